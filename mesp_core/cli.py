@@ -1,0 +1,213 @@
+"""The command line `mesp`: train, compare, check, data, doctor. Loads no MLX; that is the workers' job."""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from mesp_core import __version__
+from mesp_core.config import CHOICES, PRESETS, PROJECTIONS, RunConfig, preset
+from mesp_core.errors import MespError, UsageError
+from mesp_core.events import Error
+from mesp_core.methods.names import DESCRIPTIONS, parse_methods
+from mesp_core.terminal import Terminal
+
+# field -> (flag, what it is); the type follows from the field's default
+FLAGS = {
+    "model": ("--model", "tiny, synthetic:NAME, a folder, or a hub id org/name"),
+    "data": ("--data", "a .jsonl file, or sample for the bundled one"),
+    "rank": ("--rank", "rank of the adapters"),
+    "alpha": ("--alpha", "the low-rank update is multiplied by alpha / rank"),
+    "seq_len": ("--seq-len", "input tokens of a sample"),
+    "batch_size": ("--batch-size", "samples in a micro-batch"),
+    "grad_accumulation": ("--grad-accumulation", "micro-batches in a step"),
+    "steps": ("--steps", "optimizer steps"),
+    "learning_rate": ("--lr", "learning rate"),
+    "optimizer": ("--optimizer", "optimizer"),
+    "weight_decay": ("--weight-decay", "weight decay of adamw"),
+    "schedule": ("--schedule", "how the learning rate goes after the warm-up"),
+    "warmup_steps": ("--warmup-steps", "steps over which the learning rate rises"),
+    "loss_on": ("--loss-on", "learn from every token, or from what the assistant says"),
+    "dtype": ("--dtype", "of the activations; auto: the checkpoint's on Metal, float32 on CPU"),
+    "adapter_dtype": ("--adapter-dtype", "of the adapters and their updates"),
+    "kernel": ("--kernel", "how frozen weights are multiplied; auto chooses per device and checks the choice"),
+    "seed": ("--seed", "of batches and initial adapters"),
+    "save_every": ("--save-every", "write the adapter each so many steps; 0: only at the end"),
+    "max_samples": ("--max-samples", "take only the first samples; 0: all"),
+    "memory_limit_mb": ("--memory-limit-mb", "end the run when its footprint passes this; 0: no limit"),
+    "time_limit_s": ("--time-limit-s", "stop after the step that passes this; 0: no limit"),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, but its complaints are ours: a UsageError in one line instead of the whole usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See {self.prog} --help.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0, 1 for a failure, 2 for a usage error."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    try:
+        options = _parser().parse_args(arguments)
+        return options.run(options)
+    except MespError as error:
+        if debug:
+            traceback.print_exc()
+        if "--json" in arguments:
+            print(Error("", error.kind, str(error), error.exit_code).to_json())
+        print(f"mesp: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("mesp: interrupted.", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output is gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"mesp: unexpected {type(error).__name__}: {error}. Run again with --debug for details.", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="mesp", description="Exact, low-memory LoRA fine-tuning of language models, made visible.")
+    parser.add_argument("--version", action="version", version=f"mesp {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
+
+    train = _command(commands, "train", _train, "fine-tune a model with one method")
+    train.add_argument("--method", help=f"one of {', '.join(DESCRIPTIONS)} (default mesp), options behind a colon")
+    _add_run_options(train)
+    _add_out(train)
+
+    compare = _command(commands, "compare", _compare, "fine-tune with several methods, one after the other, and compare")
+    compare.add_argument("--methods", default="mebp,mesp", help="comma-separated (default mebp,mesp)")
+    _add_run_options(compare)
+    _add_out(compare)
+
+    check = _command(commands, "check", _check, "hold every method's gradients against autodiff")
+    check.add_argument("--methods", default="mebp,mesp,mesp-store-h", help="comma-separated (default: all but autodiff)")
+    _add_run_options(check)
+
+    data = _command(commands, "data", _data, "fetch a data set")
+    data.add_argument("name", choices=["wikitext2"], help="which one")
+    data.add_argument("--out", type=Path, required=True, help="the .jsonl file to write")
+    data.add_argument("--split", choices=["train", "valid", "test"], default="test", help="default test")
+
+    _command(commands, "doctor", _doctor, "say what device, BLAS, kernels and memory meter are in use")
+    return parser
+
+
+def _command(commands, name: str, run, summary: str) -> argparse.ArgumentParser:  # noqa: ANN001 (argparse's own types)
+    parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line and nothing else")
+    parser.add_argument("--debug", action="store_true", help="print tracebacks")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, help="folder for results and adapters (default runs/YYYYMMDD-HHMMSS)")
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", choices=list(PRESETS), default="first-run", help="where the defaults come from")
+    defaults = {field.name: field.default for field in dataclasses.fields(RunConfig)}
+    for field, (flag, help_text) in FLAGS.items():
+        kind = type(defaults[field])
+        shown = f"{help_text} (default {defaults[field]})"
+        parser.add_argument(
+            flag, dest=field, type=kind, choices=CHOICES.get(field), help=shown, metavar=_metavar(field, kind)
+        )
+    parser.add_argument(
+        "--target-modules",
+        type=lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
+        metavar="NAMES",
+        help=f"projections that get an adapter, comma-separated (default {','.join(PROJECTIONS)})",
+    )
+
+
+def _metavar(field: str, kind: type) -> str | None:
+    return None if field in CHOICES else {int: "N", float: "X", str: "TEXT"}[kind]
+
+
+def _config(options: argparse.Namespace, **changes: str) -> RunConfig:
+    given = {name: getattr(options, name) for name in [*FLAGS, "target_modules"] if getattr(options, name) is not None}
+    return preset(options.preset, **given, **changes)
+
+
+def _train(options: argparse.Namespace) -> int:
+    config = _config(options, **({"method": options.method} if options.method else {}))
+    return _run_methods(options, config, [config.method])
+
+
+def _compare(options: argparse.Namespace) -> int:
+    methods = [spec.key for spec in parse_methods(options.methods)]
+    return _run_methods(options, _config(options, method=methods[0]), methods)
+
+
+def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[str]) -> int:
+    from mesp_core.comparison import Comparison, claim_out, default_out
+    from mesp_core.prepare import prepare
+
+    out = options.out.expanduser() if options.out else default_out()
+    with Terminal(options.json) as terminal:
+        prepared = prepare(config, terminal.progress)
+        terminal.begin(config, prepared)
+        comparison = Comparison(config, methods, prepared, claim_out(out))
+        terminal.follow(comparison)
+    outcome = comparison.outcome
+    if any(result.steps for result in comparison.results.methods.values()):
+        terminal.table(comparison)
+    if not outcome.ok:
+        if options.debug and outcome.details:
+            print(outcome.details, file=sys.stderr)
+        print(outcome.message, file=sys.stderr)
+        return outcome.exit_code or 1
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from mesp_core.check import run_check
+    from mesp_core.prepare import prepare
+
+    methods = [spec.key for spec in parse_methods(options.methods)]
+    config = _config(options)
+    with Terminal(options.json) as terminal:
+        prepared = prepare(config, terminal.progress)
+        results = terminal.check(run_check(config, methods, prepared))
+    return 0 if all(result.ok for result in results) else 1
+
+
+def _data(options: argparse.Namespace) -> int:
+    from mesp_core.data import wikitext2
+
+    if options.out.exists():
+        raise UsageError(f"out: {options.out} already exists; name another file.")
+    rows = wikitext2.build(options.out, options.split)
+    print(
+        json.dumps({"event": "data", "file": str(options.out), "rows": rows})
+        if options.json
+        else f"{rows} rows in {options.out}"
+    )
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from mesp_core.doctor import examine
+
+    with Terminal(options.json) as terminal:
+        terminal.doctor(examine())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Running several methods on one configuration, one after the other, each alone on the machine."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mesp_core import events
+from mesp_core.config import RunConfig
+from mesp_core.device import describe_machine
+from mesp_core.errors import UsageError
+from mesp_core.methods.names import folder_name
+from mesp_core.paper import figures_for
+from mesp_core.prepare import Prepared
+from mesp_core.results import RESULTS_FILE, Results
+from mesp_core.session import Outcome, Session
+from mesp_core.worker import Job
+
+
+class Comparison:
+    """Runs `methods` in order on `config`; what each did is in `results` and, after each, in OUT/results.json.
+
+    `stop` ends the running method after its step and starts no further one; `kill` ends it at once.
+    """
+
+    def __init__(self, config: RunConfig, methods: Sequence[str], prepared: Prepared, out: Path) -> None:
+        self.config, self.methods, self.prepared, self.out = config, list(methods), prepared, out
+        paper = figures_for(config, prepared.checkpoint)
+        settings = config.to_dict() | {"methods": self.methods, "scale": config.scale}
+        self.results = Results(settings, describe_machine(), paper)
+        self.session: Session | None = None
+        self._ended = False
+
+    def run(self) -> Iterator[events.Event]:
+        """Yield every event of every method. A method that fails ends the comparison; those before it are kept."""
+        try:
+            for method in self.methods:
+                if self._ended:
+                    return
+                self.session = Session(self._job(method))
+                if self._ended:
+                    return
+                for event in self.session.run():
+                    self.results.add(event)
+                    yield event
+                self.results.end(method, self.session.outcome)
+                if self.results.methods[method].steps:
+                    self.results.save(self.out / RESULTS_FILE)
+                if self.session.outcome.kind != "finished":
+                    return
+        finally:
+            self._remove_empty_folders()
+
+    def stop(self) -> None:
+        """End after the running method's step."""
+        self._ended = True
+        if self.session is not None:
+            self.session.stop()
+
+    def kill(self) -> None:
+        """End now."""
+        self._ended = True
+        if self.session is not None:
+            self.session.kill()
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the last method that was started ended."""
+        return self.session.outcome if self.session else None
+
+    def adapter_folder(self, method: str) -> Path:
+        """Where a method's adapter goes."""
+        return self.out / folder_name(method) / "adapter"
+
+    def _job(self, method: str) -> Job:
+        return Job(
+            config=self.config.replace(method=method),
+            model_folder=self.prepared.source.path,
+            tokens_folder=self.prepared.tokens.path,
+            adapter_folder=self.adapter_folder(method).absolute(),
+        )
+
+    def _remove_empty_folders(self) -> None:
+        """A run that came to nothing leaves nothing."""
+        for folder in (*(self.out / folder_name(method) for method in self.methods), self.out):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def default_out() -> Path:
+    """`runs/YYYYMMDD-HHMMSS` below the working directory; a second run within the second gets a number behind it."""
+    stamp = Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    out, number = stamp, 2
+    while out.exists():
+        out, number = stamp.with_name(f"{stamp.name}-{number}"), number + 1
+    return out
+
+
+def claim_out(out: Path) -> Path:
+    """Make the output folder and try that it can be written to, before anything is loaded.
+
+    Raises:
+        UsageError: if it cannot be made or written to, or already holds results.
+    """
+    if (out / RESULTS_FILE).exists():
+        raise UsageError(f"out: {out} already holds the results of a run; name another folder.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise UsageError(f"out: {out} cannot be written to ({error.strerror}); name another folder.") from error
+    return out

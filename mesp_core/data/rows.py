@@ -1,0 +1,201 @@
+"""Reading a .jsonl file, one row at a time, in any of the five accepted formats."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mesp_core.errors import DataError, UsageError
+
+Kind = Literal["chat", "completion", "text", "tokens"]
+Message = dict[str, Any]
+
+ROLES = ("system", "user", "assistant", "tool")
+MAX_TOKEN_ID = 2**31 - 1
+
+# The five formats, by the name messages use for them.
+CHAT_LIST = 'a list of {"role", "content"}'
+CHAT_OBJECT = '{"messages": [...]}'
+COMPLETION = '{"prompt", "completion"}'
+TEXT = '{"text"}'
+TOKENS = '{"tokens": [ids]}'
+ANY_FORMAT = f"{CHAT_LIST}, {CHAT_OBJECT}, {COMPLETION}, {TEXT} or {TOKENS}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a data file.
+
+    `line` counts from 1. `kind` says which field is filled: "chat" and "completion" fill `messages` (a completion is a
+    user message followed by an assistant message), "text" fills `text`, "tokens" fills `tokens`.
+    """
+
+    line: int
+    kind: Kind
+    messages: tuple[Message, ...] = ()
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+
+
+class _Problem(Exception):
+    """What is wrong with a row and what was expected; the reader adds file and line."""
+
+    def __init__(self, found: str, expected: str) -> None:
+        super().__init__(f"{found}; expected {expected}.")
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of `path`, which is never held in memory as a whole.
+
+    The first non-blank line sets the format of the file. A byte order mark, CRLF, blank lines and a missing final
+    newline are accepted.
+
+    Raises:
+        UsageError: the file is missing, a folder, or may not be read.
+        DataError: the first row that cannot be used, with file, line, what was found and what was expected.
+    """
+    path = Path(path)
+    form: str | None = None
+    form_line = 0
+    for line, raw in _lines(path):
+        try:
+            value = _parse(raw)
+            if form is None:
+                form, form_line = _format_of(value), line
+            elif (here := _format_of(value, prefer=form)) != form:
+                raise _Problem(f"{here}", f"{form}, the format of line {form_line}: a file has one format")
+            row = _ROW_OF[form](line, value)
+        except _Problem as problem:
+            raise DataError(f"{path}, line {line}: {problem}") from None
+        yield row
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The non-blank lines as bytes with their numbers, without line ends or byte order mark."""
+    if path.is_dir():
+        raise UsageError(f"The data file {path} is a folder; name a .jsonl file in it.")
+    try:
+        with path.open("rb") as file:
+            for line, raw in enumerate(file, 1):
+                if line == 1:
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
+                raw = raw.strip()
+                if raw:
+                    yield line, raw
+    except FileNotFoundError:
+        raise UsageError(f"The data file {path} does not exist; check the path.") from None
+    except OSError as error:
+        raise UsageError(f"The data file {path} cannot be read: {error.strerror or error}.") from None
+
+
+def _parse(raw: bytes) -> Any:
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _Problem(f"byte {error.start + 1} (0x{raw[error.start]:02x}) is not valid UTF-8", "UTF-8 text") from None
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        found = f"broken JSON at column {error.colno} ({error.msg})"
+        raise _Problem(found, "one complete JSON value on each line") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of nested brackets
+        raise _Problem(f"JSON that cannot be read ({error})", f"a row like {ANY_FORMAT}") from None
+    if "\\u" in text:
+        # Only an escape can smuggle half of a surrogate pair into valid UTF-8; no tokenizer can encode it.
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            found = f"a lone surrogate (\\u{ord(error.object[error.start]):04x})"
+            raise _Problem(found, "whole characters: both halves of a surrogate pair") from None
+    return value
+
+
+def _format_of(value: Any, prefer: str | None = None) -> str:
+    """The format of a row; of several that fit, `prefer`, else the first in the order of the list of formats."""
+    if isinstance(value, list):
+        return CHAT_LIST
+    if not isinstance(value, dict):
+        raise _Problem(_describe(value), f"a row like {ANY_FORMAT}")
+    keys = value.keys()
+    fitting = [
+        name
+        for name, needed in (
+            (CHAT_OBJECT, {"messages"}),
+            (COMPLETION, {"prompt", "completion"}),
+            (TEXT, {"text"}),
+            (TOKENS, {"tokens"}),
+        )
+        if needed <= keys
+    ]
+    if not fitting:
+        names = ", ".join(f'"{key}"' for key in list(keys)[:6]) or "no fields"
+        raise _Problem(f"an object with {names}", f"a row like {ANY_FORMAT}")
+    return prefer if prefer in fitting else fitting[0]
+
+
+def _chat_row(line: int, messages: Any) -> Row:
+    if not isinstance(messages, list):
+        raise _Problem(f'"messages" is {_describe(messages)}', 'a list of {"role", "content"}')
+    if not messages:
+        raise _Problem("no messages", "at least one message")
+    for number, message in enumerate(messages, 1):
+        where = f"message {number}"
+        if not isinstance(message, dict):
+            raise _Problem(f"{where} is {_describe(message)}", 'an object with "role" and "content"')
+        for field in ("role", "content"):
+            if field not in message:
+                raise _Problem(f'{where} has no "{field}"', 'an object with "role" and "content"')
+        role = message["role"]
+        if not isinstance(role, str) or role not in ROLES:
+            raise _Problem(f"{where} has the role {_describe(role)}", f"one of {', '.join(ROLES)}")
+        _check_string(message["content"], f'"content" of {where}')
+    return Row(line, "chat", messages=tuple(messages))
+
+
+def _completion_row(line: int, value: dict[str, Any]) -> Row:
+    for field in ("prompt", "completion"):
+        _check_string(value[field], f'"{field}"')
+    user = {"role": "user", "content": value["prompt"]}
+    assistant = {"role": "assistant", "content": value["completion"]}
+    return Row(line, "completion", messages=(user, assistant))
+
+
+def _text_row(line: int, value: dict[str, Any]) -> Row:
+    _check_string(value["text"], '"text"')
+    return Row(line, "text", text=value["text"])
+
+
+def _tokens_row(line: int, value: dict[str, Any]) -> Row:
+    ids = value["tokens"]
+    if not isinstance(ids, list):
+        raise _Problem(f'"tokens" is {_describe(ids)}', "a list of token ids")
+    for number, token in enumerate(ids, 1):
+        # type(), not isinstance(): true and false are ints to Python.
+        if type(token) is not int or not 0 <= token <= MAX_TOKEN_ID:
+            raise _Problem(f"token {number} is {_describe(token)}", "whole numbers from 0 to the vocabulary size")
+    return Row(line, "tokens", tokens=tuple(ids))
+
+
+_ROW_OF = {
+    CHAT_LIST: _chat_row,
+    CHAT_OBJECT: lambda line, value: _chat_row(line, value["messages"]),
+    COMPLETION: _completion_row,
+    TEXT: _text_row,
+    TOKENS: _tokens_row,
+}
+
+
+def _check_string(value: Any, what: str) -> None:
+    if not isinstance(value, str):
+        raise _Problem(f"{what} is {_describe(value)}", "a string")
+
+
+def _describe(value: Any) -> str:
+    """A value in a person's words, short enough for one line."""
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if isinstance(value, dict):
+        return "an object"
+    shown = json.dumps(value, ensure_ascii=False)
+    return shown if len(shown) <= 40 else shown[:37] + "..."

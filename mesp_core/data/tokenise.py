@@ -1,0 +1,206 @@
+"""Tokenising a data file once: in a child process of its own, its ids kept in the cache for the next run.
+
+The child keeps the tokenizer's memory out of the caller, which may be a window or about to be measured.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mesp_core
+from mesp_core import errors
+from mesp_core.cache import cache_dir
+from mesp_core.data.special_tokens import TEMPLATE_FILE
+from mesp_core.data.token_set import TokenSet
+from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
+
+FORMAT_VERSION = 1  # raise it when the same files would give other ids, or another layout
+LOSS_ON = ("all", "completion")
+MAX_ENTRIES = 32
+ABANDONED_S = 24 * 3600  # a temporary folder this old is what a killed process left
+ATTEMPTS = 3
+
+# All that a sample depends on, besides the data file and the options.
+MODEL_FILES = ("tokenizer.json", "tokenizer_config.json", TEMPLATE_FILE, "config.json", "generation_config.json")
+
+
+def tokenise(
+    data: Path, model_dir: Path, *, seq_len: int, loss_on: str, max_samples: int = 0, vocab_size: int | None = None
+) -> TokenSet:
+    """The samples of `data` for the model in `model_dir`, from the cache or freshly made.
+
+    Args:
+        seq_len: input positions; a sample has at most seq_len + 1 ids.
+        loss_on: "all" or "completion".
+        max_samples: stop after this many; 0 for all.
+        vocab_size: the number of rows of the model's embedding; ids are checked against it.
+
+    Raises:
+        UsageError: `data` cannot be read, or an option is wrong or does not fit the data.
+        DataError: a row cannot be used, or nothing is left to learn from.
+        CheckpointError: the tokenizer or chat template is missing, broken, unsafe or larger than the model.
+        MespError: the cache cannot be written, or the child died.
+    """
+    data, model_dir = Path(data), Path(model_dir)
+    if loss_on not in LOSS_ON:
+        raise UsageError(f"loss_on is {loss_on!r}; choose one of {', '.join(LOSS_ON)}.")
+    if seq_len < 1:
+        raise UsageError(f"seq_len is {seq_len}; it must be at least 1.")
+    if max_samples < 0:
+        raise UsageError(f"max_samples is {max_samples}; it must be 0 (all) or more.")
+    options = {"seq_len": seq_len, "loss_on": loss_on, "max_samples": max_samples}
+    store = cache_dir() / "tokens"
+    entry = store / _key(data, model_dir, options)
+    for _ in range(ATTEMPTS):
+        tokens = _open(entry)
+        if tokens is None:
+            _make(entry, {"data": str(data), "model_dir": str(model_dir), **options})
+            _prune(store, keep=entry)
+            tokens = _open(entry)
+        if tokens is not None:
+            _check_ids(tokens, data, model_dir, vocab_size)
+            return tokens
+    raise MespError(f"The token cache in {store} is damaged again and again; check the disk, or set MESP_CACHE_DIR.")
+
+
+def _key(data: Path, model_dir: Path, options: dict[str, Any]) -> str:
+    """The name of the cache entry: a hash of all that the ids depend on."""
+    if data.is_dir():
+        raise UsageError(f"The data file {data} is a folder; name a .jsonl file in it.")
+    try:
+        content = _hash_of(data)
+    except OSError as error:
+        raise UsageError(f"The data file {data} cannot be read: {error.strerror or error}.") from None
+    parts: dict[str, Any] = {"version": FORMAT_VERSION, "tokenizers": version("tokenizers"), "data": content, **options}
+    for name in MODEL_FILES:
+        path = model_dir / name
+        try:
+            parts[name] = _hash_of(path) if path.is_file() else None
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from None
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open(entry: Path) -> TokenSet | None:
+    """The entry, marked as just used; None when there is none. A damaged one is removed."""
+    if not os.path.lexists(entry):
+        return None
+    try:
+        tokens = TokenSet.open(entry)
+    except DataError:
+        _remove(entry)
+        return None
+    with suppress(OSError):  # the cache may be one that only another user can write
+        os.utime(entry)
+    return tokens
+
+
+def _make(entry: Path, request: dict[str, Any]) -> None:
+    """Have the child make the entry in a folder beside it, which then takes its name.
+
+    Several processes may do this at once: the first to finish gives its entry, the others use that one.
+    """
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".new-", dir=entry.parent))
+    except OSError as error:
+        raise _not_writable(entry.parent, error) from None
+    try:
+        _run_child({**request, "folder": str(folder)})
+        try:
+            folder.rename(entry)
+        except OSError as error:
+            if not entry.is_dir():
+                raise _not_writable(entry.parent, error) from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_child(request: dict[str, Any]) -> None:
+    """Run mesp_core.data.tokenise_child; its errors are raised here, with the same class and text."""
+    # The child must find this very package, wherever it was imported from, and nothing that lies in the working folder.
+    search = [str(Path(mesp_core.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search))}
+    child = subprocess.run(
+        [sys.executable, "-P", "-m", "mesp_core.data.tokenise_child"],
+        input=json.dumps(request),
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        env=environment,
+    )
+    try:
+        reply = json.loads(child.stdout.splitlines()[-1])
+        error, message = reply.get("error"), reply.get("message")
+    except (IndexError, ValueError, AttributeError):
+        last = " / ".join(line.strip() for line in child.stderr.strip().splitlines()[-3:]) or "it said nothing"
+        how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
+        raise MespError(f"Tokenising {request['data']} failed: the process ended with {how}. {last}") from None
+    if error:
+        raise getattr(errors, error, MespError)(message)
+
+
+def _prune(store: Path, keep: Path) -> None:
+    """Remove all but the most recently used entries, and what killed processes left. Never fails."""
+    entries, now = [], time.time()
+    try:
+        for path in store.iterdir():
+            used = path.stat().st_mtime
+            if not path.name.startswith("."):
+                entries.append((used, path))
+            elif now - used > ABANDONED_S:
+                shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        return  # another process is pruning too
+    entries.sort(reverse=True, key=lambda item: (item[1] == keep, item[0]))
+    for _, path in entries[MAX_ENTRIES:]:
+        with suppress(MespError):
+            _remove(path)
+
+
+def _remove(entry: Path) -> None:
+    """Remove an entry such that no other process sees half of it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".old-", dir=entry.parent, ignore_cleanup_errors=True) as doomed:
+            entry.rename(Path(doomed, entry.name))
+    except FileNotFoundError:
+        pass  # another process was faster
+    except OSError as error:
+        raise _not_writable(entry.parent, error) from None
+
+
+def _not_writable(store: Path, error: OSError) -> MespError:
+    reason = error.strerror or error
+    return MespError(f"The token cache {store} cannot be written: {reason}. Set MESP_CACHE_DIR to another folder.")
+
+
+def _check_ids(tokens: TokenSet, data: Path, model_dir: Path, vocab_size: int | None) -> None:
+    if vocab_size is None or tokens.max_id < vocab_size:
+        return
+    position = int(np.argmax(np.asarray(tokens.ids) >= vocab_size))
+    token, line = int(tokens.ids[position]), tokens.line(tokens.sample_at(position))
+    if tokens.kind == "tokens":
+        raise DataError(
+            f"{data}, line {line}: token id {token} is outside the model's vocabulary; "
+            f"expected ids from 0 to {vocab_size - 1} (vocab_size {vocab_size})."
+        )
+    raise CheckpointError(
+        f"{model_dir / 'tokenizer.json'} gives token id {token} for line {line} of {data}, but the model has only "
+        f"{vocab_size} (vocab_size): the tokenizer belongs to another model."
+    )

@@ -1,0 +1,76 @@
+"""The short-lived process that tokenises a data file: `python -m mesp_core.data.tokenise_child`.
+
+It reads one JSON object from stdin (the arguments of `make_token_set`) and writes one JSON line to stdout: {} when the
+folder is complete, else {"error": the class in mesp_core.errors, "message": its text}.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mesp_core.data.encode import ROWS_AT_ONCE, Encoder
+from mesp_core.data.rows import Row, read_rows
+from mesp_core.data.token_set import TokenSetWriter
+from mesp_core.errors import DataError, MespError
+
+
+def make_token_set(data: Path, model_dir: Path, folder: Path, *, seq_len: int, loss_on: str, max_samples: int) -> None:
+    """Write the samples of `data` to the existing, empty `folder`; at most `max_samples` of them unless that is 0.
+
+    Raises:
+        UsageError, DataError, CheckpointError: as `read_rows` and `Encoder`; DataError when no sample is left.
+    """
+    encoder = Encoder(model_dir, data, seq_len, loss_on)
+    writer = TokenSetWriter(folder)
+    rows, skipped, truncated, kind = 0, 0, 0, ""
+
+    def counted() -> Iterator[Row]:
+        nonlocal rows, kind
+        for row in read_rows(data):
+            rows, kind = rows + 1, row.kind
+            yield row
+
+    # Never read further than needed: with max_samples set, a problem beyond them is not this run's problem.
+    at_once = min(ROWS_AT_ONCE, max_samples or ROWS_AT_ONCE)
+    for sample in encoder.samples(counted(), at_once):
+        truncated += sample.truncated
+        if not sample.learnable:
+            skipped += 1
+            continue
+        writer.add(sample.ids, sample.mask, sample.line)
+        if len(writer) == max_samples:
+            break
+    if not len(writer):
+        raise DataError(_nothing_left(data, rows, skipped, truncated, seq_len, loss_on))
+    writer.close(kind=kind, rows=rows, skipped=skipped, truncated=truncated)
+
+
+def _nothing_left(data: Path, rows: int, skipped: int, truncated: int, seq_len: int, loss_on: str) -> str:
+    counts = f"{data} leaves no sample to learn from ({rows} rows read, {skipped} skipped)"
+    if not rows:
+        return f"{data} has no rows (0 read, 0 skipped): it is empty. Choose another data file."
+    if loss_on == "completion" and truncated:
+        return f"{counts}: the prompts are longer than seq-len {seq_len}: raise --seq-len or use --loss-on all."
+    if loss_on == "completion":
+        return f"{counts}: no row has an assistant turn with text in it. Use --loss-on all or another data file."
+    return f"{counts}: no row has two tokens, one to predict the other from. Choose another data file."
+
+
+def main() -> None:
+    """Do what stdin says and report on stdout; any error that is not a MespError ends in a traceback on stderr."""
+    request = json.load(sys.stdin)
+    paths = {name: Path(request.pop(name)) for name in ("data", "model_dir", "folder")}
+    try:
+        make_token_set(**paths, **request)
+        reply = {}
+    except MespError as error:
+        reply = {"error": type(error).__name__, "message": str(error)}
+    except OSError as error:  # reading is guarded where it happens: this is the disk the ids are written to
+        message = f"The tokenised data cannot be written to {paths['folder']}: {error.strerror or error}."
+        reply = {"error": MespError.__name__, "message": message}
+    print(json.dumps(reply))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The peer and judge: mlx-lm's own model and LoRA layers under one `value_and_grad`, as `mlx_lm.lora` trains.
+
+Only here is mlx_lm imported. Nothing of `ops/` is used, so that agreement with it means something.
+"""
+
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.tuner.trainer import grad_checkpoint
+from mlx_lm.tuner.utils import linear_to_lora_layers
+from mlx_lm.utils import dequantize_model, load_model
+
+from mesp_core.data.batches import Batch
+from mesp_core.methods.blockwise import AdapterTree, EnterPhase
+
+
+class Autodiff:
+    """mlx-lm's model in `dtype` with adapters on the modules that an adapter tree names.
+
+    `checkpointing` switches mlx-lm's gradient checkpointing on. It patches the block's class, so `close` undoes it.
+    `dequantize` turns the frozen matrices into `dtype` first: the same numbers, several times the memory, and products
+    whose rounding is a float32 GEMM's (see check.py).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        adapters: AdapterTree,
+        scale: float,
+        dtype: mx.Dtype,
+        checkpointing: bool = False,
+        dequantize: bool = False,
+    ) -> None:
+        self.model, _ = load_model(folder, lazy=True)
+        self.model.set_dtype(dtype)
+        if dequantize:
+            self.model = dequantize_model(self.model)
+        self.model.freeze()
+        keys = sorted({path.split(".", 3)[3] for path in adapters})
+        rank = next(iter(adapters.values()))["lora_a"].shape[1]
+        linear_to_lora_layers(
+            self.model, len(self.model.layers), {"rank": rank, "scale": scale, "dropout": 0.0, "keys": keys}
+        )
+        mx.eval(self.model.parameters())
+        self._block_class = type(self.model.layers[0])
+        self._block_call = self._block_class.__call__
+        if checkpointing:
+            grad_checkpoint(self.model.layers[0])
+        self._value_and_grad = nn.value_and_grad(self.model, self._loss)
+
+    def close(self) -> None:
+        """Undo the patch of the block's class."""
+        self._block_class.__call__ = self._block_call
+
+    def loss_and_gradients(
+        self, adapters: AdapterTree, batch: Batch, weight: float, enter: EnterPhase = lambda phase: None
+    ) -> tuple[mx.array, AdapterTree]:
+        """Σ loss over the batch's labels (a scalar), and the gradients of weight·Σ loss by module path."""
+        enter("all")
+        flat = [(f"{path}.{part}", array) for path, pair in adapters.items() for part, array in pair.items()]
+        self.model.update(tree_unflatten(flat))
+        loss, tree = self._value_and_grad(mx.array(batch.inputs), mx.array(batch.labels), weight)
+        mx.eval(loss, tree)
+        gradients: AdapterTree = {path: {} for path in adapters}
+        for name, gradient in tree_flatten(tree):
+            path, part = name.rsplit(".", 1)
+            gradients[path][part] = gradient
+        return loss / weight, gradients
+
+    def _loss(self, inputs: mx.array, labels: mx.array, weight: float) -> mx.array:
+        losses = nn.losses.cross_entropy(self.model(inputs), mx.maximum(labels, 0))
+        return weight * (losses * (labels >= 0)).astype(mx.float32).sum()

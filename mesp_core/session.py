@@ -1,0 +1,254 @@
+"""The parent side of a run: starts the worker, measures it, hears its events, stops it, and says how it ended."""
+
+import contextlib
+import json
+import math
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mesp_core import events
+from mesp_core.child import blas_for_child, start_module
+from mesp_core.device import battery, thermal_state
+from mesp_core.memory import MB, Meter
+from mesp_core.worker import HALF_WRITTEN, Job
+
+SILENCE_S = 10.0
+LAST_WORDS = 20  # lines of the worker's stderr that are kept
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `kind` is finished, stopped, or what went wrong; `message` says it to a person.
+
+    kind: finished | stopped | killed | crashed | silent | memory-limit | or the kind of the worker's own error.
+    """
+
+    kind: str
+    message: str
+    steps: int = 0
+    adapter: Path | None = None
+    footprint_peak_mb: float | None = None
+    exit_code: int = 0
+    details: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run ended as it should."""
+        return self.kind in ("finished", "stopped")
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Session:
+    """One run of one method in one child process.
+
+        session = Session(job)
+        for event in session.run(): ...
+        session.outcome
+
+    `stop` and `kill` may be called from any thread.
+    """
+
+    def __init__(self, job: Job, silence_s: float = SILENCE_S) -> None:
+        self.job, self.method, self.silence_s = job, job.config.method, silence_s
+        self.outcome: Outcome | None = None
+        self._child: subprocess.Popen | None = None
+        self._meter: Meter | None = None
+        self._queue: queue.Queue[events.Event | None] = queue.Queue()
+        self._last_words: deque[str] = deque(maxlen=LAST_WORDS)
+        self._end_asked: str | None = None  # killed, silent or memory-limit: why we ended the child
+        self._stop_asked = False
+        self._steps = 0
+        self._footprint_mb = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id once it was started."""
+        return self._child.pid if self._child else None
+
+    def stop(self) -> None:
+        """Ask the worker to finish its step and save."""
+        self._stop_asked = True
+        self._send({"command": "stop"})
+
+    def kill(self, why: str = "killed") -> None:
+        """End the worker at once; nothing more is saved."""
+        self._end_asked = self._end_asked or why
+        if self._child is not None and self._child.poll() is None:
+            self._child.kill()
+
+    def run(self) -> Iterator[events.Event]:
+        """Start the worker and yield what it says until it has ended; `outcome` is set afterwards.
+
+        The footprints of steps are filled in here, and memory events are added. Leaving the iterator early ends the
+        worker.
+        """
+        blas, sentence = blas_for_child()
+        yield events.Log(self.method, "info", sentence)
+        child = self._child = start_module("mesp_core.worker", blas=blas)
+        readers = [threading.Thread(target=read, daemon=True) for read in (self._read_events, self._read_last_words)]
+        for reader in readers:
+            reader.start()
+        final: events.Event | None = None
+        try:
+            with Meter(child.pid, self._on_memory) as self._meter:
+                self._send_line(self.job.to_json())
+                if self._stop_asked:
+                    self.stop()
+                for event in self._until_silent():
+                    if isinstance(event, events.Done | events.Error):
+                        final = event
+                    yield event
+                # An atexit that hangs must not hang us.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(self.silence_s)
+        finally:
+            if child.poll() is None:
+                self.kill()
+            child.wait()
+            for reader in readers:
+                reader.join(1.0)
+            for stream in (child.stdin, child.stdout, child.stderr):
+                with contextlib.suppress(OSError):
+                    stream.close()
+            self.outcome = self._judge(final)
+
+    def _until_silent(self) -> Iterator[events.Event]:
+        """Events as they come, until the worker's stdout ends; a worker that is silent for too long is ended."""
+        heard = time.monotonic()
+        while True:
+            try:
+                event = self._queue.get(timeout=0.2)
+            except queue.Empty:
+                event = None
+            else:
+                if event is None:
+                    return
+                if not isinstance(event, events.Memory):  # that one is ours, not a sign of the worker's life
+                    heard = time.monotonic()
+            if time.monotonic() - heard > self.silence_s:
+                self.kill("silent")
+            if event is None:
+                continue
+            if isinstance(event, events.Memory):
+                self._check_limit(event.footprint_mb)
+            yield self._completed(event) if isinstance(event, events.Step) else event
+
+    def _check_limit(self, footprint_mb: float) -> None:
+        limit = self.job.config.memory_limit_mb
+        if limit and footprint_mb > limit and self._end_asked is None:
+            self._footprint_mb = footprint_mb
+            self.kill("memory-limit")
+
+    def _completed(self, step: events.Step) -> events.Step:
+        """A step with what only the session knows; its footprints were added when it was read."""
+        self._steps = step.step
+        level = battery()
+        return replace(
+            step,
+            perplexity=_perplexity(step.loss),
+            tokens_per_s=step.tokens / step.step_time_s if step.step_time_s else None,
+            thermal_state=thermal_state(),
+            battery_percent=level.percent,
+            timestamp=time.time(),
+        )
+
+    def _read_events(self) -> None:
+        """On a thread: the worker's stdout. Footprints are read here, as near to the step's end as can be."""
+        start_mb = 0.0
+        for line in self._child.stdout:
+            try:
+                event = events.parse_event(line)
+            except ValueError:
+                self._last_words.append(line.rstrip("\n"))
+                continue
+            if isinstance(event, events.Loaded):
+                self._meter.mark()
+                start_mb = self._meter.current / MB
+            if isinstance(event, events.Step):
+                peak_mb, end_mb = self._meter.mark() / MB, self._meter.current / MB
+                event = replace(event, footprint_start_mb=start_mb, footprint_peak_mb=peak_mb, footprint_end_mb=end_mb)
+                start_mb = end_mb
+            self._queue.put(event)
+        self._queue.put(None)
+
+    def _read_last_words(self) -> None:
+        for line in self._child.stderr:
+            self._last_words.append(line.rstrip("\n"))
+
+    def _on_memory(self, t_s: float, nbytes: int) -> None:
+        self._queue.put(events.Memory(self.method, round(t_s, 3), round(nbytes / MB, 3)))
+
+    def _send(self, command: dict[str, str]) -> None:
+        if self._child is not None:
+            self._send_line(json.dumps(command))
+
+    def _send_line(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # gone: its end is reported by `run`
+            self._child.stdin.write(line + "\n")
+            self._child.stdin.flush()
+
+    def _judge(self, final: events.Event | None) -> Outcome:
+        """The outcome, once the worker has ended; `final` is its done or error event, if it got that far."""
+        self._remove_half_written()
+        adapter = self.job.adapter_folder if self.job.adapter_folder.is_dir() else None
+        common = {
+            "steps": final.steps if isinstance(final, events.Done) else self._steps,
+            "adapter": adapter,
+            "footprint_peak_mb": self._meter.peak / MB if self._meter else None,
+        }
+        if isinstance(final, events.Done):
+            message = f"{self.method}: {final.outcome} after {final.steps} of {self.job.config.steps} steps."
+            return Outcome(final.outcome, message, **common)
+        saved = f" The adapter saved before that is in {adapter}." if adapter else ""
+        if isinstance(final, events.Error) and self._end_asked is None:
+            message = f"{self.method}: {final.message}{saved}"
+            return Outcome(final.kind, message, **common, exit_code=final.exit_code, details=final.details)
+        message = f"{self.method}: {self._how_it_ended()} after step {self._steps}.{saved}"
+        if self._end_asked in (None, "silent") and self._last_words:
+            message += f" Its last words: {' / '.join(list(self._last_words)[-3:])}"
+        details = "\n".join(self._last_words)
+        return Outcome(self._end_asked or "crashed", message, **common, exit_code=1, details=details)
+
+    def _how_it_ended(self) -> str:
+        if self._end_asked == "killed":
+            return "ended at once, as asked,"
+        if self._end_asked == "silent":
+            return f"the worker said nothing for {self.silence_s:g} s and was ended"
+        if self._end_asked == "memory-limit":
+            limit = self.job.config.memory_limit_mb
+            return (
+                f"the footprint reached {self._footprint_mb:.0f} MB, above the limit of {limit} MB "
+                "(lower --seq-len or --batch-size), and the worker was ended"
+            )
+        return f"the worker {_death(self._child.returncode)}"
+
+    def _remove_half_written(self) -> None:
+        """What a worker that was killed while saving has left."""
+        for folder in self.job.adapter_folder.parent.glob(f"{HALF_WRITTEN}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _perplexity(loss: float) -> float | None:
+    return math.exp(loss) if loss < 700 else None  # also None for NaN
+
+
+def _death(returncode: int | None) -> str:
+    """How a process died, in words. A negative code is a signal's number."""
+    if returncode is None or returncode >= 0:
+        return f"ended without a word (exit code {returncode})"
+    name = signal.Signals(-returncode).name if -returncode in set(signal.Signals) else f"signal {-returncode}"
+    reason = {
+        "SIGKILL": "; the system does that when memory runs out",
+        "SIGABRT": "; Metal does that when memory runs out",
+    }
+    return f"was killed by {name}{reason.get(name, '')}"

@@ -1,0 +1,155 @@
+"""The step loop: batches, optimizer, schedule, what each step cost. Knows no method, no file and no process."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+import mlx.optimizers as optim
+
+from mesp_core.config import RunConfig
+from mesp_core.data.batches import Batch
+from mesp_core.errors import MespError
+from mesp_core.memory import MB
+from mesp_core.methods.blockwise import AdapterTree, EnterPhase
+
+
+class Method(Protocol):
+    """What a training method is: gradients of weight·Σ loss for one batch, told phase by phase."""
+
+    def loss_and_gradients(
+        self, adapters: AdapterTree, batch: Batch, weight: float, enter: EnterPhase
+    ) -> tuple[mx.array, AdapterTree]: ...
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimizer step: mean loss over its labels, seconds, tokens computed and trained on, allocator peaks in MB."""
+
+    step: int
+    loss: float
+    seconds: float
+    tokens: int
+    trained_tokens: int
+    learning_rate: float
+    peak_by_phase_mb: dict[str, float]
+
+    @property
+    def peak_mb(self) -> float:
+        """The largest of the phases."""
+        return max(self.peak_by_phase_mb.values())
+
+
+class PhasePeaks:
+    """The allocator's peak in each phase of a step; the same phase in several micro-batches counts once, at its largest."""
+
+    def __init__(self) -> None:
+        self.megabytes: dict[str, float] = {}
+        self._phase: str | None = None
+
+    def enter(self, phase: str | None) -> None:
+        """Close the phase before and begin this one (None: only close)."""
+        if self._phase is not None:
+            peak = mx.get_peak_memory() / MB
+            self.megabytes[self._phase] = max(peak, self.megabytes.get(self._phase, 0.0))
+        self._phase = phase
+        mx.reset_peak_memory()
+
+
+def make_optimizer(config: RunConfig) -> optim.Optimizer:
+    """The optimizer and schedule that a configuration names, from mlx.optimizers."""
+    rate = _schedule(config)
+    if config.optimizer == "sgd":
+        return optim.SGD(rate)
+    if config.optimizer == "adam":
+        return optim.Adam(rate)
+    return optim.AdamW(rate, weight_decay=config.weight_decay)
+
+
+def _schedule(config: RunConfig) -> float | Callable[[mx.array], mx.array]:
+    """Linear warm-up from lr/(warmup+1), then the named schedule over the steps that are left, down to 0."""
+    left = config.steps - config.warmup_steps
+    if config.schedule == "cosine":
+        after = optim.cosine_decay(config.learning_rate, left)
+    elif config.schedule == "linear":
+        after = optim.linear_schedule(config.learning_rate, 0.0, left)
+    else:
+        after = lambda step: mx.array(config.learning_rate)  # noqa: E731
+        if not config.warmup_steps:
+            return config.learning_rate
+    if not config.warmup_steps:
+        return after
+    # Step 0 already moves: a first step at rate 0 would be thrown away.
+    first = config.learning_rate / (config.warmup_steps + 1)
+    warm_up = optim.linear_schedule(first, config.learning_rate, config.warmup_steps)
+    return optim.join_schedules([warm_up, after], [config.warmup_steps])
+
+
+def train(
+    config: RunConfig,
+    method: Method,
+    adapters: AdapterTree,
+    batches: Iterator[Batch],
+    on_step: Callable[[StepResult], bool],
+) -> int:
+    """Train `adapters` in place for `config.steps` steps; `on_step` is told of each and returns False to stop.
+
+    Returns:
+        The number of steps done.
+
+    Raises:
+        MespError: if the loss is no longer a number; the adapters are then as before that step.
+    """
+    optimizer = make_optimizer(config)
+    optimizer.init(adapters)
+    for step in range(1, config.steps + 1):
+        start = time.perf_counter()
+        micro_batches = [next(batches) for _ in range(config.grad_accumulation)]
+        peaks = PhasePeaks()
+        loss, gradients = _accumulate(method, adapters, micro_batches, peaks)
+        if not math.isfinite(loss):
+            raise MespError(
+                f"The loss became {loss} at step {step}: the run diverged. "
+                f"Lower --lr (now {config.learning_rate:g}) or --alpha (now {config.alpha:g})."
+            )
+        peaks.enter("update")
+        updated = optimizer.apply_gradients(gradients, adapters)
+        gradients = None
+        adapters.update(updated)
+        updated = None
+        mx.eval(adapters, optimizer.state)
+        peaks.enter(None)
+        result = StepResult(
+            step=step,
+            loss=loss,
+            seconds=time.perf_counter() - start,
+            tokens=sum(batch.inputs.size for batch in micro_batches),
+            trained_tokens=sum(batch.tokens for batch in micro_batches),
+            learning_rate=float(optimizer.learning_rate),
+            peak_by_phase_mb=peaks.megabytes,
+        )
+        if not on_step(result):
+            return step
+    return config.steps
+
+
+def _accumulate(
+    method: Method, adapters: AdapterTree, micro_batches: list[Batch], peaks: PhasePeaks
+) -> tuple[float, AdapterTree]:
+    """Mean loss and gradient over all labels of the micro-batches, each token weighing the same."""
+    labels = sum(batch.tokens for batch in micro_batches)
+    total, gradients = 0.0, None
+    for batch in micro_batches:
+        loss, more = method.loss_and_gradients(adapters, batch, 1.0 / labels, peaks.enter)
+        total += loss.item()
+        if gradients is None:
+            gradients = more
+        else:
+            for path, pair in more.items():
+                for part, gradient in pair.items():
+                    gradients[path][part] = gradients[path][part] + gradient
+            mx.eval(gradients)
+        more = None
+    return total / labels, gradients

@@ -1,0 +1,189 @@
+"""The child side of a run: one method, one process. Reads a job on stdin, says events on stdout, obeys `stop`.
+
+    python -m mesp_core.worker
+
+Imports MLX and little else; mlx_lm only for `autodiff`.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+from mesp_core import events
+from mesp_core.config import RunConfig
+from mesp_core.errors import MespError
+
+HEARTBEAT_S = 1.0
+HALF_WRITTEN = ".adapter-"  # how the temporary folder of an adapter being saved begins
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is given: the configuration, and where the session put or found things."""
+
+    config: RunConfig
+    model_folder: Path
+    tokens_folder: Path
+    adapter_folder: Path
+
+    def to_json(self) -> str:
+        """One line."""
+        paths = {name: str(value) for name, value in asdict(self).items() if name != "config"}
+        return json.dumps({"config": self.config.to_dict(), **paths})
+
+    @classmethod
+    def from_json(cls, line: str) -> "Job":
+        """The inverse of `to_json`."""
+        values = json.loads(line)
+        return cls(RunConfig.from_dict(values.pop("config")), **{name: Path(value) for name, value in values.items()})
+
+
+class Channel:
+    """Events out, commands in. Safe to use from the heartbeat's thread."""
+
+    def __init__(self, out: TextIO, commands: TextIO, method: str) -> None:
+        self.method = method
+        self.stop_asked = threading.Event()
+        self._out, self._commands, self._lock = out, commands, threading.Lock()
+        self._start = time.monotonic()
+        threading.Thread(target=self._beat, daemon=True).start()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def say(self, event: events.Event) -> None:
+        """Send one event; a parent that is gone is a reason to stop."""
+        try:
+            with self._lock:
+                self._out.write(event.to_json() + "\n")
+                self._out.flush()
+        except (BrokenPipeError, ValueError):
+            self.stop_asked.set()
+
+    def log(self, level: str, message: str) -> None:
+        """Send a log event."""
+        self.say(events.Log(self.method, level, message))
+
+    def _beat(self) -> None:
+        while True:
+            self.say(events.Heartbeat(self.method, round(time.monotonic() - self._start, 3)))
+            time.sleep(HEARTBEAT_S)
+
+    def _listen(self) -> None:
+        for line in self._commands:
+            try:
+                command = json.loads(line)["command"]
+            except (ValueError, KeyError, TypeError):
+                continue
+            if command == "stop":
+                self.stop_asked.set()
+        # End of input: the parent is gone. What was learnt is still saved.
+        self.stop_asked.set()
+
+
+def main() -> int:
+    """Run the job on stdin; returns the exit code."""
+    # Whatever a library prints must not end up between the events.
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    job = Job.from_json(sys.stdin.readline())
+    method = job.config.method
+    channel = Channel(out, sys.stdin, method)
+    try:
+        run(job, channel)
+        return 0
+    except MespError as error:
+        channel.say(events.Error(method, error.kind, str(error), error.exit_code, traceback.format_exc()))
+        return error.exit_code
+    except Exception as error:
+        message = f"Unexpected {type(error).__name__} in the worker: {error}"
+        channel.say(events.Error(method, "internal", message, 1, traceback.format_exc()))
+        return 1
+
+
+def run(job: Job, channel: Channel) -> None:
+    """Open, check, train, save; everything that is said goes through `channel`."""
+    import mlx.core as mx
+
+    from mesp_core.adapter import initial_adapters, save_adapter
+    from mesp_core.checkpoint import open_checkpoint
+    from mesp_core.data.batches import batches
+    from mesp_core.data.token_set import TokenSet
+    from mesp_core.memory import MB, read_footprint
+    from mesp_core.methods.build import activation_dtype, build_method
+    from mesp_core.train import StepResult, train
+
+    config = job.config
+    mx.set_cache_limit(0)  # MLX's buffer cache counts in the footprint
+    if config.method.startswith("autodiff"):
+        import mlx_lm  # noqa: F401 (before the baseline: training memory is what the run adds)
+    baseline_mb = read_footprint(os.getpid()).current / MB
+
+    checkpoint = open_checkpoint(job.model_folder)
+    architecture = checkpoint.architecture
+    tokens = TokenSet.open(job.tokens_folder)
+    adapters = initial_adapters(architecture, config)
+    method, kernels = build_method(config, checkpoint, adapters, channel.log)
+    dtype = activation_dtype(config, checkpoint)
+    channel.say(
+        events.Loaded(
+            method=config.method,
+            model_type=architecture.model_type,
+            parameters=checkpoint.parameters,
+            trainable_parameters=sum(array.size for pair in adapters.values() for array in pair.values()),
+            bits=checkpoint.bits,
+            dtype=str(dtype).removeprefix("mlx.core."),
+            adapter_dtype=config.adapter_dtype,
+            device=str(mx.default_device().type).rsplit(".", 1)[-1],
+            kernels=kernels,
+            baseline_mb=round(baseline_mb, 3),
+            samples=len(tokens),
+        )
+    )
+
+    start, saved = time.monotonic(), 0
+
+    def save(step: int) -> None:
+        nonlocal saved
+        save_adapter(job.adapter_folder, adapters, config, architecture.num_hidden_layers, step)
+        saved = step
+
+    def on_step(result: StepResult) -> bool:
+        channel.say(
+            events.Step(
+                method=config.method,
+                step=result.step,
+                loss=result.loss,
+                step_time_s=result.seconds,
+                tokens=result.tokens,
+                trained_tokens=result.trained_tokens,
+                learning_rate=result.learning_rate,
+                allocator_peak_mb=result.peak_mb,
+                allocator_peak_by_phase_mb=result.peak_by_phase_mb,
+            )
+        )
+        if config.save_every and result.step % config.save_every == 0:
+            save(result.step)
+        out_of_time = config.time_limit_s and time.monotonic() - start >= config.time_limit_s
+        if out_of_time and result.step < config.steps:
+            channel.log(
+                "info", f"Stopping after step {result.step}: the time limit of {config.time_limit_s:g} s has passed."
+            )
+        return not (channel.stop_asked.is_set() or out_of_time)
+
+    steps = train(config, method, adapters, batches(tokens, config.batch_size, config.seed), on_step)
+    if steps > saved:
+        save(steps)
+    outcome = "finished" if steps == config.steps else "stopped"
+    channel.say(events.Done(config.method, outcome, steps, str(job.adapter_folder)))
+
+
+if __name__ == "__main__":
+    code = main()
+    # Daemon threads may sit in a read or write; there is nothing left to clean up.
+    sys.stderr.flush()
+    os._exit(code)
