@@ -3,23 +3,19 @@
 A folder holds `adapters.safetensors` (module path + .lora_a (in × r) / .lora_b (r × out)) and `adapter_config.json`.
 """
 
-import contextlib
 import json
 import math
-import os
-import shutil
-import tempfile
 import zlib
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 
+from mesp_core.adapter_folder import replacing
 from mesp_core.config import RunConfig
 from mesp_core.errors import MespError, UsageError
 from mesp_core.methods.blockwise import AdapterTree
 from mesp_core.models.architecture import Architecture, projection_path
-from mesp_core.worker import HALF_WRITTEN
 
 WEIGHTS_FILE, CONFIG_FILE = "adapters.safetensors", "adapter_config.json"
 
@@ -61,25 +57,13 @@ def save_adapter(folder: Path, adapters: AdapterTree, config: RunConfig, num_lay
         "model": config.model,
         "mesp": {"method": config.method, "step": step, "config": config.to_dict()},
     }
-    temporary = None
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=HALF_WRITTEN, dir=folder.parent))
-        flat = {f"{path}.{part}": array for path, pair in adapters.items() for part, array in pair.items()}
-        mx.save_safetensors(str(temporary / WEIGHTS_FILE), flat, {"format": "mlx"})
-        (temporary / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n")
-        if folder.exists():
-            for name in (CONFIG_FILE, WEIGHTS_FILE):
-                os.replace(temporary / name, folder / name)
-        else:
-            temporary.chmod(0o755)
-            temporary.rename(folder)
+        with replacing(folder) as temporary:
+            flat = {f"{path}.{part}": array for path, pair in adapters.items() for part, array in pair.items()}
+            mx.save_safetensors(str(temporary / WEIGHTS_FILE), flat, {"format": "mlx"})
+            (temporary / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n")
     except (OSError, RuntimeError) as error:
         raise MespError(f"{folder}: the adapter cannot be written ({getattr(error, 'strerror', None) or error}).") from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                shutil.rmtree(temporary, ignore_errors=True)
 
 
 def load_adapter(folder: Path) -> tuple[AdapterTree, float]:
@@ -98,8 +82,8 @@ def load_adapter(folder: Path) -> tuple[AdapterTree, float]:
         ) from error
     tree: AdapterTree = {}
     for name, array in flat.items():
-        path, part = name.rsplit(".", 1)
+        path, _, part = name.rpartition(".")
         tree.setdefault(path, {})[part] = array
-    if any(set(pair) != {"lora_a", "lora_b"} for pair in tree.values()):
+    if not tree or "" in tree or any(set(pair) != {"lora_a", "lora_b"} for pair in tree.values()):
         raise UsageError(f"{folder / WEIGHTS_FILE}: not a LoRA adapter; every module needs a lora_a and a lora_b.")
     return tree, scale

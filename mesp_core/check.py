@@ -17,6 +17,7 @@ from pathlib import Path
 from mesp_core.child import blas_for_child, start_module
 from mesp_core.config import RunConfig
 from mesp_core.errors import MespError
+from mesp_core.events import finite
 from mesp_core.prepare import Prepared
 
 # Standard deviation of B: adapters fresh from initialisation have B = 0 and would leave ∂A and half the paths unchecked.
@@ -48,7 +49,7 @@ class CheckResult:
 
     def to_dict(self) -> dict:
         """The object printed by --json."""
-        return {"event": "check", **asdict(self)}
+        return {"event": "check", **finite(asdict(self))}
 
 
 def run_check(config: RunConfig, methods: Sequence[str], prepared: Prepared) -> Iterator[CheckResult]:
@@ -133,7 +134,8 @@ def _compute(request: dict) -> Iterator[CheckResult]:
         method, _ = build_method(config.replace(method=name), checkpoint, adapters)
         loss, own = gradients_of(method)
         method = None
-        difference = {key: float(np.linalg.norm(own[key] - judge[key])) for key in judge}
+        # A tensor that a method leaves out counts as zero: wrong by all of it.
+        difference = {key: float(np.linalg.norm(own.get(key, 0.0) - judge[key])) for key in judge}
         norms = {key: float(np.linalg.norm(judge[key])) for key in judge}
         relative = {key: difference[key] / norms[key] if norms[key] else float(difference[key] > 0) for key in judge}
         worst = max(relative, key=lambda key: (np.isnan(relative[key]), relative[key]))

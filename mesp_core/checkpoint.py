@@ -4,13 +4,14 @@ After `open_checkpoint` returns, every tensor that a run needs is known to be th
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mesp_core.errors import CheckpointError, UsageError
-from mesp_core.models.architecture import Architecture
+from mesp_core.models.architecture import EMBEDDING, Architecture
 from mesp_core.models.registry import architecture_from_config
 from mesp_core.safetensors import TensorEntry, read_header
 
@@ -50,12 +51,18 @@ class Checkpoint:
 
     @property
     def bits(self) -> int | None:
-        """Bits of the blocks' projections where all agree or most do; None if they are plain."""
-        counts: dict[int | None, int] = {}
-        for linear in self.linears.values():
-            if linear.path.startswith("model.layers."):
-                counts[linear.bits] = counts.get(linear.bits, 0) + 1
-        return max(counts, key=counts.get)
+        """Bits of most of the blocks' projections; None if these are plain."""
+        return self._usual_quantization[0]
+
+    @property
+    def group_size(self) -> int | None:
+        """The group size of most of the blocks' projections; None if these are plain."""
+        return self._usual_quantization[1]
+
+    @property
+    def _usual_quantization(self) -> tuple[int | None, int | None]:
+        blocks = (linear for linear in self.linears.values() if linear.path.startswith("model.layers."))
+        return Counter((linear.bits, linear.group_size) for linear in blocks).most_common(1)[0][0]
 
     @property
     def float_dtype(self) -> str:
@@ -65,7 +72,7 @@ class Checkpoint:
     @property
     def head(self) -> LinearEntry:
         """The output projection: the embedding itself where the two are tied."""
-        return self.linears["model.embed_tokens" if self.architecture.tie_word_embeddings else "lm_head"]
+        return self.linears[EMBEDDING if self.architecture.tie_word_embeddings else "lm_head"]
 
     def check_unchanged(self, file: Path) -> None:
         """Raises CheckpointError if a file was removed, replaced or cut short since it was opened."""
@@ -197,7 +204,8 @@ def _bits_and_group_size(folder: Path, quantization: Mapping[str, Any], path: st
     bits, group_size = settings.get("bits"), settings.get("group_size")
     if bits is None or group_size is None:
         raise CheckpointError(f"{file}: {path} is quantised, but quantization gives no bits and group_size for it.")
-    if bits not in BITS or group_size not in GROUP_SIZES or in_features % group_size:
+    whole = type(bits) is int and type(group_size) is int
+    if not whole or bits not in BITS or group_size not in GROUP_SIZES or in_features % group_size:
         raise CheckpointError(
             f"{file}: quantization of {path} has bits {bits!r} and group_size {group_size!r} for {in_features} inputs; "
             f"supported are bits {', '.join(map(str, BITS))} and a group_size of {', '.join(map(str, GROUP_SIZES))} "

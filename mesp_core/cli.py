@@ -167,6 +167,9 @@ def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[s
     outcome = comparison.outcome
     if any(result.steps for result in comparison.results.methods.values()):
         terminal.table(comparison)
+    if outcome is None:
+        print("Stopped before the first step.", file=sys.stderr)
+        return 0
     if not outcome.ok:
         if options.debug and outcome.details:
             print(outcome.details, file=sys.stderr)

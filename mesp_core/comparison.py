@@ -17,6 +17,8 @@ from mesp_core.results import RESULTS_FILE, Results
 from mesp_core.session import Outcome, Session
 from mesp_core.worker import Job
 
+RUNS = Path("runs")
+
 
 class Comparison:
     """Runs `methods` in order on `config`; what each did is in `results` and, after each, in OUT/results.json.
@@ -45,7 +47,7 @@ class Comparison:
                     self.results.add(event)
                     yield event
                 self.results.end(method, self.session.outcome)
-                if self.results.methods[method].steps:
+                if any(result.steps for result in self.results.methods.values()):
                     self.results.save(self.out / RESULTS_FILE)
                 if self.session.outcome.kind != "finished":
                     return
@@ -86,11 +88,14 @@ class Comparison:
         for folder in (*(self.out / folder_name(method) for method in self.methods), self.out):
             with contextlib.suppress(OSError):
                 folder.rmdir()
+        if self.out.parent == RUNS:
+            with contextlib.suppress(OSError):
+                RUNS.rmdir()
 
 
 def default_out() -> Path:
     """`runs/YYYYMMDD-HHMMSS` below the working directory; a second run within the second gets a number behind it."""
-    stamp = Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    stamp = RUNS / time.strftime("%Y%m%d-%H%M%S")
     out, number = stamp, 2
     while out.exists():
         out, number = stamp.with_name(f"{stamp.name}-{number}"), number + 1
@@ -103,9 +108,9 @@ def claim_out(out: Path) -> Path:
     Raises:
         UsageError: if it cannot be made or written to, or already holds results.
     """
-    if (out / RESULTS_FILE).exists():
-        raise UsageError(f"out: {out} already holds the results of a run; name another folder.")
     try:
+        if (out / RESULTS_FILE).exists():
+            raise UsageError(f"out: {out} already holds the results of a run; name another folder.")
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass

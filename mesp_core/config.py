@@ -107,7 +107,8 @@ class RunConfig:
         self._check_targets()
 
     def _check_targets(self) -> None:
-        if isinstance(self.target_modules, str) or not all(isinstance(t, str) for t in self.target_modules):
+        listed = isinstance(self.target_modules, tuple | list | set | frozenset)
+        if not listed or not all(isinstance(t, str) for t in self.target_modules):
             raise UsageError(f"target_modules: {self.target_modules!r} is not a list of names.")
         for target in self.target_modules:
             if target not in PROJECTIONS:
@@ -145,15 +146,12 @@ class RunConfig:
         values = dict(values)
         if isinstance(values.get("target_modules"), list):
             values["target_modules"] = tuple(values["target_modules"])
-        for name, default in known.items():  # JSON writes 16.0 as 16
-            if isinstance(default, float) and type(values.get(name)) is int:
-                values[name] = float(values[name])
         return cls(**values)
 
 
 def _check_real(config: RunConfig, name: str, low: float, high: float, open_low: bool = False) -> None:
     value = getattr(config, name)
-    if isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int and low <= value <= high:  # JSON writes 16.0 as 16
         value = float(value)
         object.__setattr__(config, name, value)
     ok = isinstance(value, float) and math.isfinite(value) and low <= value <= high and not (open_low and value == low)

@@ -16,7 +16,7 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """The object that is printed and stored, `event` first."""
-        return {"event": self.event, **_finite(dataclasses.asdict(self))}
+        return {"event": self.event, **finite(dataclasses.asdict(self))}
 
     def to_json(self) -> str:
         """`to_dict` as one line."""
@@ -56,6 +56,7 @@ class Step(Event):
     learning_rate: float
     allocator_peak_mb: float
     allocator_peak_by_phase_mb: dict[str, float]
+    gradient_norm: float | None = None
     footprint_start_mb: float | None = None
     footprint_end_mb: float | None = None
     footprint_peak_mb: float | None = None
@@ -132,10 +133,10 @@ def parse_event(line: str) -> Event:
         raise ValueError(f"not an event: {line[:200]!r}") from error
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN or infinity; a diverged loss is written as null."""
+def finite(value: Any) -> Any:
+    """`value` with every NaN and infinity in it turned into None, because JSON has neither."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     return value

@@ -26,7 +26,7 @@ def figures_for(config: RunConfig, checkpoint: Checkpoint) -> list[dict[str, Any
         and config.grad_accumulation == 1
         and config.optimizer == "sgd"
         and config.target_modules == PROJECTIONS
-        and checkpoint.bits == 4
+        and (checkpoint.bits, checkpoint.group_size) == (4, 64)
     )
     if name is None or not same_setting:
         return []

@@ -64,6 +64,8 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
             f"{file}: not a safetensors file: its header is not JSON. Download or copy it again."
         ) from error
 
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{file}: not a safetensors file: its header is no JSON object. Download or copy it again.")
     entries = {}
     for name, info in header.items():
         if name == "__metadata__":
@@ -81,7 +83,7 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
 def _entry(file: Path, name: str, info: object, data_start: int) -> TensorEntry:
     try:
         dtype, shape, (start, end) = info["dtype"], tuple(info["shape"]), info["data_offsets"]
-        whole = all(type(n) is int and n >= 0 for n in (*shape, start, end))
+        whole = type(dtype) is str and all(type(n) is int and n >= 0 for n in (*shape, start, end))
     except (TypeError, KeyError, ValueError):
         whole = False
     if not whole:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import queue
-import shutil
 import signal
 import subprocess
 import threading
@@ -15,10 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mesp_core import events
+from mesp_core.adapter_folder import clean_up
 from mesp_core.child import blas_for_child, start_module
 from mesp_core.device import battery, thermal_state
 from mesp_core.memory import MB, Meter
-from mesp_core.worker import HALF_WRITTEN, Job
+from mesp_core.worker import Job
 
 SILENCE_S = 10.0
 LAST_WORDS = 20  # lines of the worker's stderr that are kept
@@ -68,6 +68,7 @@ class Session:
         self._end_asked: str | None = None  # killed, silent or memory-limit: why we ended the child
         self._stop_asked = False
         self._steps = 0
+        self._heard = 0.0  # when the worker last said something, by time.monotonic()
         self._footprint_mb = 0.0
 
     @property
@@ -94,6 +95,10 @@ class Session:
         """
         blas, sentence = blas_for_child()
         yield events.Log(self.method, "info", sentence)
+        if self._end_asked is not None:
+            self.outcome = Outcome(self._end_asked, f"{self.method}: ended before it began, as asked.", exit_code=1)
+            return
+        self._heard = time.monotonic()
         child = self._child = start_module("mesp_core.worker", blas=blas)
         readers = [threading.Thread(target=read, daemon=True) for read in (self._read_events, self._read_last_words)]
         for reader in readers:
@@ -124,7 +129,6 @@ class Session:
 
     def _until_silent(self) -> Iterator[events.Event]:
         """Events as they come, until the worker's stdout ends; a worker that is silent for too long is ended."""
-        heard = time.monotonic()
         while True:
             try:
                 event = self._queue.get(timeout=0.2)
@@ -133,9 +137,7 @@ class Session:
             else:
                 if event is None:
                     return
-                if not isinstance(event, events.Memory):  # that one is ours, not a sign of the worker's life
-                    heard = time.monotonic()
-            if time.monotonic() - heard > self.silence_s:
+            if time.monotonic() - self._heard > self.silence_s:
                 self.kill("silent")
             if event is None:
                 continue
@@ -166,6 +168,7 @@ class Session:
         """On a thread: the worker's stdout. Footprints are read here, as near to the step's end as can be."""
         start_mb = 0.0
         for line in self._child.stdout:
+            self._heard = time.monotonic()  # here, because whoever takes the events may be slow
             try:
                 event = events.parse_event(line)
             except ValueError:
@@ -199,7 +202,7 @@ class Session:
 
     def _judge(self, final: events.Event | None) -> Outcome:
         """The outcome, once the worker has ended; `final` is its done or error event, if it got that far."""
-        self._remove_half_written()
+        clean_up(self.job.adapter_folder)
         adapter = self.job.adapter_folder if self.job.adapter_folder.is_dir() else None
         common = {
             "steps": final.steps if isinstance(final, events.Done) else self._steps,
@@ -231,11 +234,6 @@ class Session:
                 "(lower --seq-len or --batch-size), and the worker was ended"
             )
         return f"the worker {_death(self._child.returncode)}"
-
-    def _remove_half_written(self) -> None:
-        """What a worker that was killed while saving has left."""
-        for folder in self.job.adapter_folder.parent.glob(f"{HALF_WRITTEN}*"):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _perplexity(loss: float) -> float | None:

@@ -26,7 +26,10 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class StepResult:
-    """One optimizer step: mean loss over its labels, seconds, tokens computed and trained on, allocator peaks in MB."""
+    """One optimizer step: mean loss over its labels, seconds, tokens computed and trained on, allocator peaks in MB.
+
+    `gradient_norm` is that of all adapters' gradients together, before the update.
+    """
 
     step: int
     loss: float
@@ -34,6 +37,7 @@ class StepResult:
     tokens: int
     trained_tokens: int
     learning_rate: float
+    gradient_norm: float
     peak_by_phase_mb: dict[str, float]
 
     @property
@@ -109,12 +113,14 @@ def train(
         micro_batches = [next(batches) for _ in range(config.grad_accumulation)]
         peaks = PhasePeaks()
         loss, gradients = _accumulate(method, adapters, micro_batches, peaks)
-        if not math.isfinite(loss):
-            raise MespError(
-                f"The loss became {loss} at step {step}: the run diverged. "
-                f"Lower --lr (now {config.learning_rate:g}) or --alpha (now {config.alpha:g})."
-            )
         peaks.enter("update")
+        norm = _norm(gradients)
+        for what, value in (("loss", loss), ("gradient", norm)):
+            if not math.isfinite(value):
+                raise MespError(
+                    f"The {what} became {value} at step {step}: the run diverged. "
+                    f"Lower --lr (now {config.learning_rate:g}) or --alpha (now {config.alpha:g})."
+                )
         updated = optimizer.apply_gradients(gradients, adapters)
         gradients = None
         adapters.update(updated)
@@ -128,11 +134,18 @@ def train(
             tokens=sum(batch.inputs.size for batch in micro_batches),
             trained_tokens=sum(batch.tokens for batch in micro_batches),
             learning_rate=float(optimizer.learning_rate),
+            gradient_norm=norm,
             peak_by_phase_mb=peaks.megabytes,
         )
         if not on_step(result):
             return step
     return config.steps
+
+
+def _norm(gradients: AdapterTree) -> float:
+    """The Euclidean norm of all gradients together; not a number, or infinite, if any of them is."""
+    squares = [gradient.astype(mx.float32).square().sum() for pair in gradients.values() for gradient in pair.values()]
+    return math.sqrt(mx.stack(squares).sum().item())
 
 
 def _accumulate(

@@ -1,7 +1,7 @@
 """Serving an opened checkpoint's tensors as MLX arrays: block by block from the file (`streamed`) or held (`resident`)."""
 
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -9,7 +9,8 @@ import numpy as np
 
 from mesp_core.checkpoint import Checkpoint, LinearEntry
 from mesp_core.config import PROJECTIONS
-from mesp_core.models.architecture import BLOCK_NORMS, norm_path, projection_path
+from mesp_core.errors import CheckpointError
+from mesp_core.models.architecture import BLOCK_NORMS, EMBEDDING, norm_path, projection_path
 from mesp_core.ops import frozen_matmul
 from mesp_core.ops.frozen_matmul import FrozenLinear
 from mesp_core.ops.self_check import Verdict, check_kernel
@@ -32,9 +33,13 @@ class Block:
     linears: dict[str, FrozenLinear]
     norms: dict[str, mx.array]
 
+    def traced(self) -> "Block":
+        """The same weights, for use inside a function that MLX differentiates."""
+        return Block({name: replace(linear, traced=True) for name, linear in self.linears.items()}, self.norms)
+
 
 class Weights:
-    """The tensors of one checkpoint, in `dtype` where they are plain and as stored where they are quantised.
+    """The tensors of one checkpoint: norms and biases in `dtype`, matrices as they are stored.
 
     Files are mapped, so that a page read costs no footprint; what is served is a copy that lives as long as its name.
     """
@@ -45,7 +50,7 @@ class Weights:
         self.verdicts: dict[str, Verdict] = {}
         self._kernels: dict[tuple, str] = {}
         self._held: dict[object, Block | FrozenLinear] = {}
-        self._maps = {file: _map(file) for file in checkpoint.fingerprints}
+        self._maps = {file: _map(checkpoint, file) for file in checkpoint.fingerprints}
 
     def check_kernels(self, tokens: int) -> None:
         """Try the quantised kernel once for each kind of layer, `tokens` rows at a time; fall back where it is wrong.
@@ -54,13 +59,13 @@ class Weights:
         """
         if self.kernel != "quantized":
             return
+        self._held.clear()  # whatever was served before was served unchecked
         for entry in self.checkpoint.linears.values():
-            kind = _kind(entry)
-            if entry.bits is None or kind in self._kernels:
+            kind = self._kind(entry)
+            only_looked_up = entry.path == EMBEDDING and entry is not self.checkpoint.head
+            if entry.bits is None or only_looked_up or kind in self._kernels:
                 continue
-            # The head multiplies float32 rows whatever the activations are, see ops/cross_entropy.py.
-            dtype = mx.float32 if entry is self.checkpoint.head else self.dtype
-            verdict = check_kernel(self._linear(entry), tokens, dtype)
+            verdict = check_kernel(self._linear(entry), tokens, self._operand_dtype(entry))
             self._kernels[kind] = verdict.kernel
             self.verdicts[_describe(entry)] = verdict
 
@@ -82,7 +87,7 @@ class Weights:
 
     def embed(self, ids: np.ndarray) -> mx.array:
         """ids (B × L) -> embedding rows (B × L × hidden); only the rows asked for are read."""
-        entry = self.checkpoint.linears["model.embed_tokens"]
+        entry = self.checkpoint.linears[EMBEDDING]
         rows, inverse = np.unique(ids, return_inverse=True)
         parts = {name: self._array(tensor, rows) for name, tensor in entry.tensors.items()}
         table = FrozenLinear(**parts, bits=entry.bits, group_size=entry.group_size)
@@ -106,8 +111,16 @@ class Weights:
         arrays = {name: self._array(tensor) for name, tensor in entry.tensors.items()}
         if "bias" in arrays:
             arrays["bias"] = arrays["bias"].astype(self.dtype)
-        kernel = self._kernels.get(_kind(entry), self.kernel)
+        kernel = self._kernels.get(self._kind(entry), self.kernel)
         return FrozenLinear(**arrays, bits=entry.bits, group_size=entry.group_size, kernel=kernel)
+
+    def _operand_dtype(self, entry: LinearEntry) -> mx.Dtype:
+        """The head multiplies float32 rows whatever the activations are, see ops/cross_entropy.py."""
+        return mx.float32 if entry is self.checkpoint.head else self.dtype
+
+    def _kind(self, entry: LinearEntry) -> tuple:
+        """What a kernel's correctness may depend on."""
+        return (entry.in_features, entry.out_features, entry.bits, entry.group_size, str(self._operand_dtype(entry)))
 
     def _array(self, entry: TensorEntry, rows: np.ndarray | None = None) -> mx.array:
         """A copy of a whole tensor, or of some of its rows."""
@@ -124,13 +137,13 @@ def default_kernel() -> str:
     return "dequantize" if mx.default_device().type == mx.DeviceType.cpu else "quantized"
 
 
-def _map(file: Path) -> mmap.mmap:
-    with file.open("rb") as stream:
-        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def _kind(entry: LinearEntry) -> tuple:
-    return (entry.in_features, entry.out_features, entry.bits, entry.group_size)
+def _map(checkpoint: Checkpoint, file: Path) -> mmap.mmap:
+    checkpoint.check_unchanged(file)
+    try:
+        with file.open("rb") as stream:
+            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from error
 
 
 def _describe(entry: LinearEntry) -> str:

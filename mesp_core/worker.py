@@ -20,7 +20,6 @@ from mesp_core.config import RunConfig
 from mesp_core.errors import MespError
 
 HEARTBEAT_S = 1.0
-HALF_WRITTEN = ".adapter-"  # how the temporary folder of an adapter being saved begins
 
 
 @dataclass(frozen=True)
@@ -162,6 +161,7 @@ def run(job: Job, channel: Channel) -> None:
                 tokens=result.tokens,
                 trained_tokens=result.trained_tokens,
                 learning_rate=result.learning_rate,
+                gradient_norm=result.gradient_norm,
                 allocator_peak_mb=result.peak_mb,
                 allocator_peak_by_phase_mb=result.peak_by_phase_mb,
             )

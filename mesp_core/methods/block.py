@@ -112,11 +112,11 @@ def backward(
     o = _join_heads(kept.o)
     do = _split_heads(linear_backward(g, o, "o_proj", kept.h), shape.heads)
     mx.eval(do, gradients.get("o_proj"))
-    o = None
-    dq, dk, dv = attention.backward(do, kept.q, kept.k, kept.v, kept.o, shape.scale)
+    o = kept.o = None
+    dq, dk, dv = attention.backward(do, kept.q, kept.k, kept.v, shape.scale)
     dq, dk = rope.backward(dq, shape.rotation), rope.backward(dk, shape.rotation)
     mx.eval(dq, dk, dv)
-    do = kept.q = kept.k = kept.v = kept.o = None
+    do = kept.q = kept.k = kept.v = None
     n = rms_norm.forward(x, block.norms["input_layernorm"], shape.eps)
     dn = linear_backward(_join_heads(dq), n, "q_proj", kept.h)
     dn = dn + linear_backward(_join_heads(dk), n, "k_proj", kept.h)

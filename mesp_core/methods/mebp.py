@@ -12,7 +12,7 @@ def block_backward(
     g: mx.array, x: mx.array, block: Block, adapters: Adapters, shape: BlockShape
 ) -> tuple[mx.array, Gradients]:
     """g = ∂L/∂y, x the block's input -> ∂L/∂x and the adapters' gradients, by one vector-Jacobian product."""
-    names = list(adapters)
+    names, block = list(adapters), block.traced()
 
     def run(x: mx.array, *arrays: mx.array) -> mx.array:
         loras = {name: LoRA(a, b, adapters[name].scale) for name, a, b in zip(names, arrays[::2], arrays[1::2], strict=True)}

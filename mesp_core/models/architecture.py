@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from mesp_core.config import PROJECTIONS
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+EMBEDDING = "model.embed_tokens"
 BLOCK_NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
@@ -60,7 +61,7 @@ class Architecture:
 
     def linears(self) -> dict[str, tuple[int, int, bool]]:
         """Every matrix of the model outside the norms: module path -> (out_features, in_features, has a bias)."""
-        table = {"model.embed_tokens": (self.vocab_size, self.hidden_size, False)}
+        table = {EMBEDDING: (self.vocab_size, self.hidden_size, False)}
         for layer in range(self.num_hidden_layers):
             for name in PROJECTIONS:
                 table[projection_path(layer, name)] = (*self.projection_shape(name), name in self.biases)

@@ -1,4 +1,7 @@
-"""One entry per `model_type`: how its config.json becomes an `Architecture`."""
+"""One entry per `model_type`: how its config.json becomes an `Architecture`.
+
+A field that is left out means what it means to mlx-lm.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -54,7 +57,11 @@ class ConfigReader:
 
 
 def _decoder(
-    config: ConfigReader, biases: frozenset[str], head_dim: int | None = None, kv_heads: int | None = None
+    config: ConfigReader,
+    biases: frozenset[str],
+    default_theta: float,
+    head_dim: int | None = None,
+    kv_heads: int | None = None,
 ) -> Architecture:
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     kv_heads = kv_heads or config.integer("num_key_value_heads")
@@ -77,21 +84,21 @@ def _decoder(
         head_dim=head_dim,
         vocab_size=config.integer("vocab_size"),
         rms_norm_eps=config.real("rms_norm_eps"),
-        rope=_rope(config),
+        rope=_rope(config, default_theta),
         biases=biases,
         tie_word_embeddings=config.boolean("tie_word_embeddings", True),
         max_position_embeddings=config.integer("max_position_embeddings", 2048),
     )
 
 
-def _rope(config: ConfigReader) -> RopeSpec:
+def _rope(config: ConfigReader, default_theta: float) -> RopeSpec:
     # Newer files put base and scaling into one `rope_parameters`, older ones into rope_theta and rope_scaling.
     scaling = config.values.get("rope_parameters") or config.values.get("rope_scaling") or {}
     field = "rope_parameters" if config.values.get("rope_parameters") else "rope_scaling"
     if not isinstance(scaling, Mapping):
         config.fail(field, scaling, "an object")
     inner = ConfigReader(config.file, scaling)
-    theta = inner.real("rope_theta") if "rope_theta" in scaling else config.real("rope_theta", 10000.0)
+    theta = inner.real("rope_theta") if "rope_theta" in scaling else config.real("rope_theta", default_theta)
     traditional = config.boolean("rope_traditional", False)
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind == "default":
@@ -111,7 +118,7 @@ def _rope(config: ConfigReader) -> RopeSpec:
 
 def _qwen2(config: ConfigReader) -> Architecture:
     config.require("use_sliding_window", False, False, None)
-    return _decoder(config, biases=frozenset({"q_proj", "k_proj", "v_proj"}))
+    return _decoder(config, frozenset({"q_proj", "k_proj", "v_proj"}), default_theta=1e6)
 
 
 def _llama(config: ConfigReader) -> Architecture:
@@ -125,7 +132,7 @@ def _llama(config: ConfigReader) -> Architecture:
         biases |= {"gate_proj", "up_proj", "down_proj"}
     heads = config.integer("num_attention_heads")
     head_dim = config.integer("head_dim") if config.values.get("head_dim") is not None else None
-    return _decoder(config, biases, head_dim, config.integer("num_key_value_heads", heads))
+    return _decoder(config, biases, 1e4, head_dim, config.integer("num_key_value_heads", heads))
 
 
 MODEL_TYPES: dict[str, Callable[[ConfigReader], Architecture]] = {"qwen2": _qwen2, "llama": _llama}
@@ -138,6 +145,6 @@ def architecture_from_config(file: Path, values: Mapping[str, Any]) -> Architect
         CheckpointError: for an unknown model_type, a missing or wrong field, or a setting that is not supported.
     """
     model_type = values.get("model_type")
-    if model_type not in MODEL_TYPES:
+    if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
         raise CheckpointError(f"{file}: model_type {model_type!r} is not supported; supported are {', '.join(MODEL_TYPES)}.")
     return MODEL_TYPES[model_type](ConfigReader(file, values))

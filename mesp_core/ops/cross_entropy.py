@@ -18,6 +18,8 @@ def forward_backward(n: mx.array, labels: np.ndarray, head: FrozenLinear, weight
     """
     flat = n.reshape(-1, n.shape[-1])
     rows = np.flatnonzero(labels.reshape(-1) >= 0)
+    if not len(rows):
+        return mx.array(0.0), mx.zeros_like(n)
     whole = len(rows) == flat.shape[0]
     targets = mx.array(labels.reshape(-1)[rows].astype(np.int32))[:, None]
     at = mx.array(rows.astype(np.int32))
@@ -27,12 +29,16 @@ def forward_backward(n: mx.array, labels: np.ndarray, head: FrozenLinear, weight
     loss = (lse - picked).sum()
     mx.eval(loss, lse)
     picked = None
-    # softmax − onehot, times the weight
+    # softmax − onehot, times the weight. Each step is the only user of the one before and takes over its buffer.
     dz = weight * mx.exp(z - lse)
     z = None
-    dz = mx.put_along_axis(dz, targets, mx.take_along_axis(dz, targets, axis=-1) - weight, axis=-1)
+    at_target = mx.take_along_axis(dz, targets, axis=-1) - weight
+    mx.eval(dz, at_target)
+    dz = mx.put_along_axis(dz, targets, at_target, axis=-1)
+    mx.eval(dz)
     dn = frozen_matmul.backward(dz, head).astype(n.dtype)
     dz = None
+    mx.eval(dn)
     if not whole:
         dn = mx.zeros_like(flat).at[at].add(dn)
     return loss, dn.reshape(n.shape)

@@ -1,15 +1,14 @@
 """The gate of a SwiGLU MLP (Shazeer, arXiv 2002.05202): a = silu(u₁) ∘ u₂, with silu(u) = u·σ(u).
 
-σ(u₁) may be handed over: on the CPU it costs as much as forty products, and forward and backward both need it.
+σ(u₁) may be handed over where both directions need it: on the CPU it costs as much as forty products.
 """
 
 import mlx.core as mx
 
 
 def forward(gate: mx.array, up: mx.array, sigma: mx.array | None = None) -> mx.array:
-    """u₁, u₂ and maybe σ(u₁) (T × M) -> a (T × M), in their dtype."""
-    sigma = mx.sigmoid(gate) if sigma is None else sigma
-    return gate * sigma * up
+    """u₁, u₂ (T × M), and σ(u₁) where it is at hand -> a (T × M), in their dtype."""
+    return gate * (mx.sigmoid(gate) if sigma is None else sigma) * up
 
 
 def backward(g: mx.array, gate: mx.array, up: mx.array, sigma: mx.array | None = None) -> tuple[mx.array, mx.array]:

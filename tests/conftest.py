@@ -1,0 +1,81 @@
+"""What all tests share: depth-first MLX, a cache folder of their own, real checkpoints and data where they are, jobs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Read by MLX at its first evaluation: depth first, as in the worker, so that peaks are those of a run.
+os.environ.setdefault("MLX_BFS_MAX_WIDTH", "1")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """MESP_CACHE_DIR for this process and its children: the user's cache is neither read nor written."""
+    before = os.environ.get("MESP_CACHE_DIR")
+    folder = tmp_path_factory.mktemp("cache")
+    os.environ["MESP_CACHE_DIR"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["MESP_CACHE_DIR"]
+    else:
+        os.environ["MESP_CACHE_DIR"] = before
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """The folder of a pretrained SmolLM2-135M in mlx-community layout."""
+    named = os.environ.get("MESP_SMOLLM2")
+    if not named:
+        pytest.skip(
+            "needs a real checkpoint: make one with `python ../shared/tools/fetch_smollm2.py OUT` and set MESP_SMOLLM2=OUT"
+        )
+    return Path(named)
+
+
+@pytest.fixture(scope="session")
+def wikitext2():
+    """WikiText-2's test split as chat rows."""
+    file = ROOT.parent / "shared" / "data" / "wikitext2.jsonl"
+    if not file.is_file():
+        pytest.skip(f"needs {file}: make it with `mesp data wikitext2 --out {file}`")
+    return file
+
+
+@pytest.fixture(scope="session")
+def small_config():
+    """small_config(**changes) -> a configuration whose steps take a tenth of a second on tiny: rank 4, 32 tokens."""
+    from mesp_core.config import preset
+
+    def make(**changes):
+        return preset("first-run", **{"rank": 4, "seq_len": 32, "steps": 4} | changes)
+
+    return make
+
+
+@pytest.fixture
+def make_job(small_config, tmp_path):
+    """make_job(**changes) -> the job of one run; its adapter goes to tmp_path/out/METHOD/adapter."""
+    from mesp_core.methods.names import folder_name
+    from mesp_core.prepare import prepare
+    from mesp_core.worker import Job
+
+    def make(**changes):
+        config = small_config(**changes)
+        prepared = prepare(config)
+        adapter = tmp_path / "out" / folder_name(config.method) / "adapter"
+        return Job(config, prepared.source.path, prepared.tokens.path, adapter)
+
+    return make
+
+
+@pytest.fixture
+def tiny_copy(tmp_path):
+    """A copy of the tiny checkpoint that a test may damage."""
+    import shutil
+
+    from mesp_core.bundled import bundled_path
+
+    return Path(shutil.copytree(bundled_path("tiny"), tmp_path / "model"))

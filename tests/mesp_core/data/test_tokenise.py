@@ -1,0 +1,322 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from mesp_core.data import tokenise as module
+from mesp_core.data.tokenise import MAX_ENTRIES, tokenise
+from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
+
+TEXTS = [{"text": "hello world"}, {"text": "the quick brown fox jumps over the lazy dog"}]
+
+
+@pytest.fixture
+def no_child(monkeypatch):
+    """no_child() makes any further child process an error."""
+
+    def forbid():
+        def run(*_args, **_kwargs):
+            raise AssertionError("a child was started")
+
+        monkeypatch.setattr(subprocess, "run", run)
+
+    return forbid
+
+
+def entries(cache):
+    return sorted(path for path in (cache / "tokens").iterdir() if not path.name.startswith("."))
+
+
+def leftovers(cache):
+    return [path for path in (cache / "tokens").iterdir() if path.name.startswith(".")]
+
+
+def test_samples_from_the_child_then_from_the_cache(plain_model, write, cache, no_child):
+    data = write([*TEXTS, {"text": ""}])
+    first = tokenise(data, plain_model, seq_len=4, loss_on="all", vocab_size=320)
+    assert first.rows == 3 and first.skipped == 1 and first.kind == "text"
+    assert first.path == entries(cache)[0] and not leftovers(cache)
+    assert first.line(0) == 1 and first.line(len(first) - 1) == 2
+    assert first.ids.dtype == np.int32 and first.mask.dtype == np.uint8
+    assert first.total_tokens == sum(len(first.sample(i)[0]) for i in range(len(first)))
+
+    no_child()
+    second = tokenise(data, plain_model, seq_len=4, loss_on="all", vocab_size=320)
+    assert second.path == first.path
+    for i in range(len(first)):
+        assert np.array_equal(first.sample(i)[0], second.sample(i)[0])
+
+
+def test_the_key_holds_all_that_the_ids_depend_on(plain_model, chat, write, cache, no_child):
+    data = write([chat("hello", "yes"), chat("hello", "no")])
+    options = {"seq_len": 8, "loss_on": "all", "max_samples": 0}
+    tokenise(data, plain_model, **options)
+    no_child()
+    tokenise(data, plain_model, **options)
+    for change in ({"seq_len": 9}, {"loss_on": "completion"}, {"max_samples": 1}):
+        with pytest.raises(AssertionError, match="a child was started"):
+            tokenise(data, plain_model, **{**options, **change})
+    copied = shutil.copy(data, data.with_name("same-content.jsonl"))
+    tokenise(copied, plain_model, **options)
+    for name, content in (
+        ("chat_template.jinja", "x"),
+        ("config.json", '{"eos_token_id": 0}'),
+        ("tokenizer_config.json", "{}"),
+    ):
+        model = shutil.copytree(plain_model, plain_model.with_name(f"with-{name}"))
+        tokenise(data, model, **options)
+        (model / name).write_text(content)
+        with pytest.raises(AssertionError, match="a child was started"):
+            tokenise(data, model, **options)
+    data.write_text(data.read_text() + "\n")
+    with pytest.raises(AssertionError, match="a child was started"):
+        tokenise(data, plain_model, **options)
+
+
+def test_truncation_and_masks_reach_the_token_set(chat_model, write, chat):
+    data = write([chat("hello", "the answer is forty two"), chat("hello " * 30, "yes"), chat("q", "a")])
+    tokens = tokenise(data, chat_model, seq_len=24, loss_on="completion")
+    assert (tokens.rows, tokens.skipped, tokens.truncated, len(tokens)) == (3, 1, 2, 2)
+    assert [tokens.line(i) for i in range(2)] == [1, 3]
+    for i in range(2):
+        ids, mask = tokens.sample(i)
+        assert len(ids) == len(mask) <= 25 and mask[0] == 0 and 0 < mask.sum() < len(ids)
+
+
+def test_max_samples_reads_no_further_than_needed(plain_model, write):
+    data = write([*TEXTS, "broken"])
+    assert len(tokenise(data, plain_model, seq_len=64, loss_on="all", max_samples=2)) == 2
+    with pytest.raises(DataError, match="line 3"):
+        tokenise(data, plain_model, seq_len=64, loss_on="all")
+
+
+# Errors from the child
+
+
+def test_errors_of_the_child_arrive_as_they_are(plain_model, make_model, write, cache):
+    good = '{"text": "fine"}'
+    data = write([good] * 6 + ["{broken"])
+    with pytest.raises(DataError) as caught:
+        tokenise(data, plain_model, seq_len=8, loss_on="all")
+    assert str(caught.value).startswith(f"{data}, line 7: broken JSON at column 2")
+
+    data = write([good])
+    with pytest.raises(UsageError, match="loss_on=completion needs rows with a completion"):
+        tokenise(data, plain_model, seq_len=8, loss_on="completion")
+
+    unsafe = make_model("{{ ''.__class__.__mro__ }}", name="unsafe-ä")
+    chat_data = write([[{"role": "user", "content": "x"}]])
+    with pytest.raises(CheckpointError, match=r"unsafe-ä was stopped.*__class__"):
+        tokenise(chat_data, unsafe, seq_len=8, loss_on="all")
+
+    (plain_model / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json does not exist"):
+        tokenise(data, plain_model, seq_len=8, loss_on="all")
+    assert not entries(cache) and not leftovers(cache)
+
+
+def test_a_child_that_dies_is_reported_with_its_last_words(plain_model, write, monkeypatch, cache):
+    script = "import sys; print('noise'); print('out of memory, sorry', file=sys.stderr); sys.exit(9)"
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda _args, **kw: real([sys.executable, "-c", script], **kw))
+    with pytest.raises(MespError, match=r"data\.jsonl failed.*exit code 9.*out of memory, sorry"):
+        tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all")
+    assert not leftovers(cache)
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    with pytest.raises(MespError, match="signal 9"):
+        tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all")
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "words"),
+    [
+        ([], {}, "0 read, 0 skipped.*empty"),
+        ([{"text": ""}, {"text": ""}], {}, "2 rows read, 2 skipped.*two tokens"),
+        (
+            [{"prompt": "hello " * 50, "completion": "x"}] * 3,
+            {"loss_on": "completion"},
+            "3 rows read, 3 skipped.*prompts are longer than seq-len 16: raise --seq-len",
+        ),
+        (
+            [[{"role": "user", "content": "x"}]],
+            {"loss_on": "completion"},
+            "1 skipped.*no row has an assistant",
+        ),
+    ],
+)
+def test_nothing_left_to_learn_from(plain_model, write, rows, options, words):
+    data = write(rows)
+    with pytest.raises(DataError, match=words) as caught:
+        tokenise(data, plain_model, **{"seq_len": 16, "loss_on": "all", **options})
+    assert str(caught.value).startswith(str(data))
+
+
+def test_ids_beyond_the_vocabulary(plain_model, write):
+    data = write([{"tokens": [1, 2, 3]}, {"tokens": [4, 500, 6]}])
+    tokenise(data, plain_model, seq_len=8, loss_on="all", vocab_size=501)
+    with pytest.raises(DataError, match=r"line 2: token id 500 .*0 to 499 \(vocab_size 500\)"):
+        tokenise(data, plain_model, seq_len=8, loss_on="all", vocab_size=500)
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json gives token id .* belongs to another model"):
+        tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all", vocab_size=10)
+
+
+def test_wrong_options_and_files_are_usage_errors(plain_model, write, tmp_path):
+    data = write(TEXTS)
+    for options, words in (
+        ({"seq_len": 0}, "seq_len is 0"),
+        ({"loss_on": "prompt"}, "all, completion"),
+        ({"max_samples": -1}, "max_samples is -1"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            tokenise(data, plain_model, **{"seq_len": 8, "loss_on": "all", **options})
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        tokenise(tmp_path / "none.jsonl", plain_model, seq_len=8, loss_on="all")
+    with pytest.raises(UsageError, match="is a folder"):
+        tokenise(tmp_path, plain_model, seq_len=8, loss_on="all")
+
+
+# The cache
+
+
+def damage_text(entry):
+    (entry / "ids.npy").write_bytes(b"not an array")
+
+
+def damage_bit(entry):
+    content = bytearray((entry / "ids.npy").read_bytes())
+    content[-3] ^= 64
+    (entry / "ids.npy").write_bytes(content)
+
+
+def damage_short(entry):
+    content = (entry / "mask.npy").read_bytes()
+    (entry / "mask.npy").write_bytes(content[:-1])
+
+
+def damage_meta(entry):
+    meta = json.loads((entry / "meta.json").read_text())
+    del meta["rows"]
+    (entry / "meta.json").write_text(json.dumps(meta))
+
+
+def damage_missing(entry):
+    (entry / "lines.npy").unlink()
+
+
+def damage_offsets(entry):
+    offsets = np.load(entry / "offsets.npy")
+    np.save(entry / "offsets.npy", offsets.astype(np.float64))
+
+
+def damage_to_file(entry):
+    shutil.rmtree(entry)
+    entry.write_text("a file")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [damage_text, damage_bit, damage_short, damage_meta, damage_missing, damage_offsets, damage_to_file],
+    ids=lambda damage: damage.__name__,
+)
+def test_a_damaged_entry_is_made_again(plain_model, write, cache, damage):
+    data = write(TEXTS)
+    good = tokenise(data, plain_model, seq_len=8, loss_on="all")
+    expected = [good.sample(i)[0].tolist() for i in range(len(good))]
+    damage(good.path)
+    again = tokenise(data, plain_model, seq_len=8, loss_on="all")
+    assert [again.sample(i)[0].tolist() for i in range(len(again))] == expected
+    assert len(entries(cache)) == 1 and not leftovers(cache)
+
+
+def test_a_cache_that_cannot_be_written_is_a_plain_sentence(plain_model, write, tmp_path, monkeypatch):
+    (tmp_path / "a-file").write_text("")
+    monkeypatch.setenv("MESP_CACHE_DIR", str(tmp_path / "a-file"))
+    with pytest.raises(MespError, match=r"token cache .* cannot be written.*MESP_CACHE_DIR"):
+        tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all")
+
+
+def test_old_entries_and_abandoned_folders_go(plain_model, write, cache):
+    store = cache / "tokens"
+    for age in range(MAX_ENTRIES + 3):
+        folder = store / f"entry-{age:02d}"
+        folder.mkdir(parents=True)
+        os.utime(folder, (time.time() - 1000 - age,) * 2)
+    for name, age in ((".new-dead", 3 * 24 * 3600), (".new-alive", 60)):
+        (store / name).mkdir()
+        os.utime(store / name, (time.time() - age,) * 2)
+    made = tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all")
+    kept = {path.name for path in entries(cache)}
+    assert kept == {made.path.name} | {f"entry-{age:02d}" for age in range(MAX_ENTRIES - 1)}
+    assert [path.name for path in leftovers(cache)] == [".new-alive"]
+
+
+def test_what_was_just_made_or_used_is_kept(plain_model, write, cache):
+    """Even among entries that seem newer, as a clock that was set back leaves them."""
+    data = write(TEXTS)
+    entry = tokenise(data, plain_model, seq_len=8, loss_on="all").path
+    os.utime(entry, (1, 1))
+    tokenise(data, plain_model, seq_len=8, loss_on="all")
+    assert time.time() - entry.stat().st_mtime < 600
+    for number in range(MAX_ENTRIES):
+        folder = cache / "tokens" / f"future-{number}"
+        folder.mkdir()
+        os.utime(folder, (time.time() + 1000,) * 2)
+    made = tokenise(data, plain_model, seq_len=9, loss_on="all").path
+    assert made in entries(cache) and len(entries(cache)) == MAX_ENTRIES
+
+
+def test_two_processes_may_make_the_same_entry(plain_model, write, cache, monkeypatch):
+    """Both children run to their end before either renames, which is the worst that can happen."""
+    data = write(TEXTS)
+    both_ready = threading.Barrier(2, timeout=60)
+    run_child = module._run_child
+
+    def run_and_wait(request):
+        run_child(request)
+        both_ready.wait()
+
+    monkeypatch.setattr(module, "_run_child", run_and_wait)
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(tokenise(data, plain_model, seq_len=8, loss_on="all")))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    first, second = results
+    assert first.path == second.path == entries(cache)[0]
+    assert first.ids.tolist() == second.ids.tolist()
+    assert not leftovers(cache)
+
+
+def test_separate_processes_at_once(plain_model, write, cache):
+    data = write(TEXTS)
+    script = (
+        "import sys; from mesp_core.data.tokenise import tokenise\n"
+        "print(len(tokenise(sys.argv[1], sys.argv[2], seq_len=8, loss_on='all')))"
+    )
+    children = [
+        subprocess.Popen([sys.executable, "-c", script, str(data), str(plain_model)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outputs = [child.communicate(timeout=60)[0] for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    assert outputs[0] == outputs[1] and int(outputs[0]) > 0
+    assert len(entries(cache)) == 1 and not leftovers(cache)
+
+
+def test_the_caller_loads_neither_tokenizers_nor_jinja():
+    script = (
+        "import sys, mesp_core.data.tokenise, mesp_core.data.batches, mesp_core.data.wikitext2\n"
+        "heavy = {'tokenizers', 'jinja2', 'mlx', 'transformers', 'huggingface_hub', 'PySide6'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0

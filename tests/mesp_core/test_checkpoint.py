@@ -1,0 +1,314 @@
+"""Opening a checkpoint folder: what is found in a good one, and what is said of a bad one."""
+
+import json
+import os
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from mesp_core.checkpoint import open_checkpoint
+from mesp_core.errors import CheckpointError, UsageError
+
+
+@pytest.fixture
+def make(tmp_path, qwen2_config, random_tensors, write_folder):
+    """make(changes of config.json, change(tensors), shards) -> a folder that may be broken."""
+
+    def build(config=None, change=lambda tensors: None, shards=1, **changes):
+        config = config or qwen2_config()
+        tensors = random_tensors(config)
+        change(tensors)
+        return write_folder(tmp_path / "model", config | changes, tensors, shards)
+
+    return build
+
+
+def refused(folder, *said):
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(folder)
+    for part in (str(folder), *said):
+        assert part in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+def test_a_tied_qwen2(qwen2_folder):
+    found = open_checkpoint(qwen2_folder)
+    assert found.folder == qwen2_folder
+    assert (found.bits, found.float_dtype) == (4, "BF16")
+    assert found.head is found.linears["model.embed_tokens"]
+    q = found.linears["model.layers.1.self_attn.q_proj"]
+    assert (q.out_features, q.in_features, q.bits, q.group_size) == (64, 64, 4, 32)
+    assert set(q.tensors) == {"weight", "scales", "biases", "bias"}
+    assert set(found.linears["model.layers.1.self_attn.o_proj"].tensors) == {"weight", "scales", "biases"}
+    assert set(found.norms) == {
+        *(f"model.layers.{i}.{name}" for i in range(2) for name in ("input_layernorm", "post_attention_layernorm")),
+        "model.norm",
+    }
+    matrices = 300 * 64 + 2 * (64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 96)
+    assert found.parameters == matrices + 2 * (64 + 32 + 32) + 5 * 64
+
+
+def test_a_sharded_mixed_llama(llama_folder):
+    found = open_checkpoint(llama_folder)
+    assert (found.bits, found.float_dtype) == (4, "F16")
+    assert found.head is found.linears["lm_head"]
+    up, v = found.linears["model.layers.0.mlp.up_proj"], found.linears["model.layers.1.self_attn.v_proj"]
+    assert (up.bits, up.group_size, set(up.tensors)) == (None, None, {"weight"})
+    assert (v.bits, v.group_size) == (8, 64)
+    assert found.linears["model.layers.0.self_attn.v_proj"].bits == 4
+    assert {file.name for file in found.fingerprints} == {
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    }
+
+
+def test_every_tensor_entry_is_the_tensor(llama_folder):
+    """Offsets across shards: the bytes found are those that MLX itself loads."""
+    import numpy as np
+
+    loaded = {}
+    for file in llama_folder.glob("*.safetensors"):
+        loaded |= mx.load(str(file))
+    found = open_checkpoint(llama_folder)
+    entries = [e for linear in found.linears.values() for e in linear.tensors.values()] + list(found.norms.values())
+    assert {entry.name for entry in entries} == set(loaded)
+    for entry in entries:
+        with entry.file.open("rb") as stream:
+            stream.seek(entry.offset)
+            assert stream.read(entry.nbytes) == np.array(loaded[entry.name]).tobytes()
+
+
+def test_nothing_quantised(make, qwen2_config):
+    config = qwen2_config()
+    del config["quantization"]
+    found = open_checkpoint(make(config))
+    assert found.bits is None
+    assert all(linear.bits is None for linear in found.linears.values())
+
+
+def test_quantization_config_beside_mlxs_own_is_no_matter(make):
+    assert open_checkpoint(make(quantization_config={"bits": 4, "group_size": 32})).bits == 4
+
+
+def test_tensors_that_the_model_does_not_need_are_no_matter(make):
+    def change(tensors):
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = mx.ones((8,))
+        tensors["lm_head.weight"] = mx.ones((3,))
+
+    assert open_checkpoint(make(change=change))
+
+
+def test_no_folder(tmp_path):
+    for path in (tmp_path / "nowhere", tmp_path / "file"):
+        (tmp_path / "file").touch()
+        with pytest.raises(UsageError, match=f"model: {path} is not a folder") as caught:
+            open_checkpoint(path)
+        assert caught.value.exit_code == 2
+
+
+def test_no_config(make):
+    folder = make()
+    (folder / "config.json").unlink()
+    refused(folder, "config.json", "missing")
+
+
+@pytest.mark.parametrize("text, said", [("{", "not valid JSON"), ("[]", "list"), ("3", "int"), ("", "not valid JSON")])
+def test_a_config_that_is_no_object(text, said, make):
+    folder = make()
+    (folder / "config.json").write_text(text)
+    refused(folder, "config.json", said)
+
+
+def test_a_config_that_is_not_text(make):
+    folder = make()
+    (folder / "config.json").write_bytes(b"\xff\xfe\x00")
+    refused(folder, "config.json", "not valid JSON")
+
+
+def test_no_weights(make):
+    folder = make()
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    refused(folder, "no model*.safetensors")
+
+
+def test_a_truncated_file(make):
+    folder = make()
+    file = folder / "model.safetensors"
+    size = file.stat().st_size
+    os.truncate(file, size - 1)
+    refused(folder, "model.safetensors", "truncated", f"{size:,}", f"{size - 1:,}")
+
+
+def test_an_empty_file(make):
+    folder = make()
+    (folder / "model.safetensors").write_bytes(b"")
+    refused(folder, "model.safetensors", "0 bytes")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.embed_tokens.weight",
+        "model.norm.weight",
+        "model.layers.1.self_attn.k_proj.weight",
+        "model.layers.1.self_attn.k_proj.biases",
+        "model.layers.0.self_attn.v_proj.bias",
+        "model.layers.1.post_attention_layernorm.weight",
+    ],
+)
+def test_a_missing_tensor(name, make):
+    refused(make(change=lambda tensors: tensors.pop(name)), f"tensor {name} is missing")
+
+
+def test_missing_scales(make):
+    """Then the packed weight is taken for a plain one, and has neither its type nor its shape."""
+    name = "model.layers.0.mlp.up_proj"
+    refused(make(change=lambda tensors: tensors.pop(f"{name}.scales")), f"{name}.weight", "U32 [96, 8]", "[96, 64]")
+
+
+def test_a_missing_head(make, llama_config):
+    config = llama_config()
+    for name in ("lm_head.weight", "lm_head.scales"):
+        refused(make(config, change=lambda tensors, name=name: tensors.pop(name)), "lm_head.weight")
+
+
+@pytest.mark.parametrize(
+    "name, shape, wanted",
+    [
+        ("model.norm.weight", (63,), "[64]"),
+        ("model.norm.weight", (1, 64), "[64]"),
+        ("model.layers.0.self_attn.q_proj.bias", (32,), "[64]"),
+        ("model.layers.0.self_attn.q_proj.scales", (64, 4), "[64, 2]"),
+        ("model.layers.0.self_attn.q_proj.biases", (2, 64), "[64, 2]"),
+    ],
+)
+def test_a_wrong_shape(name, shape, wanted, make):
+    folder = make(change=lambda tensors: tensors.update({name: mx.zeros(shape, mx.bfloat16)}))
+    refused(folder, "model.safetensors", f"tensor {name}", str(list(shape)), wanted)
+
+
+def test_a_size_in_config_that_is_not_the_files(make):
+    refused(make(vocab_size=301), "model.embed_tokens", "[300, 8]", "[301, 8]")
+
+
+def test_fewer_layers_than_config_says(make):
+    refused(make(num_hidden_layers=3), "model.layers.2.", "missing")
+
+
+@pytest.mark.parametrize(
+    "name, dtype, said",
+    [
+        ("model.norm.weight", mx.int32, ["I32", "F32/F16/BF16"]),
+        ("model.layers.0.self_attn.q_proj.scales", mx.uint8, ["U8", "F32/F16/BF16"]),
+        ("model.layers.0.self_attn.q_proj.weight", mx.int32, ["I32", "U32"]),
+        ("model.layers.0.self_attn.q_proj.bias", mx.uint32, ["U32", "F32/F16/BF16"]),
+    ],
+)
+def test_a_wrong_type(name, dtype, said, make):
+    def change(tensors):
+        tensors[name] = tensors[name].astype(mx.float32).astype(dtype)
+
+    refused(make(change=change), f"tensor {name}", *said)
+
+
+def test_bits_that_are_not_the_files(make):
+    """8 bits would need twice the columns."""
+    refused(make(quantization={"bits": 8, "group_size": 32}), "weight", "[300, 8]", "[300, 16]")
+
+
+def test_a_group_size_that_is_not_the_files(make):
+    refused(make(quantization={"bits": 4, "group_size": 64}), "scales", "[300, 2]", "[300, 1]")
+
+
+def test_a_module_with_settings_of_its_own_that_are_not_the_files(make):
+    name = "model.layers.1.mlp.gate_proj"
+    refused(make(quantization={"bits": 4, "group_size": 32, name: {"bits": 2, "group_size": 32}}), f"tensor {name}.weight")
+
+
+@pytest.mark.parametrize("settings", [{"mode": "mxfp4"}, {"mode": "nvfp4"}, {"mode": "mxfp8"}], ids=str)
+def test_another_mode(settings, make):
+    folder = make(quantization={"bits": 4, "group_size": 32} | settings)
+    refused(folder, "config.json", repr(settings["mode"]), "model.embed_tokens", "'affine'")
+
+
+def test_another_mode_for_one_module(make):
+    name = "model.layers.1.mlp.gate_proj"
+    own = {"bits": 4, "group_size": 32, "mode": "mxfp4"}
+    refused(make(quantization={"bits": 4, "group_size": 32, name: own}), "'mxfp4'", name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"bits": 1, "group_size": 32},
+        {"bits": 7, "group_size": 32},
+        {"bits": 16, "group_size": 32},
+        {"bits": "4", "group_size": 32},
+        {"bits": True, "group_size": 32},
+        {"bits": 4.0, "group_size": 32},
+        {"bits": 4, "group_size": 16},
+        {"bits": 4, "group_size": 128},
+        {"bits": 4, "group_size": 0},
+        {"bits": 4, "group_size": "32"},
+        {"bits": 4, "group_size": 32.0},
+    ],
+    ids=str,
+)
+def test_settings_that_are_not_supported(settings, make):
+    refused(make(quantization=settings), "config.json", repr(settings["bits"]), repr(settings["group_size"]))
+
+
+@pytest.mark.parametrize("settings", [{"bits": 4}, {"group_size": 32}], ids=str)
+def test_settings_that_are_left_out(settings, make):
+    refused(make(quantization=settings), "config.json", "bits and group_size")
+
+
+def test_scales_without_any_settings(make, qwen2_config):
+    folder = make()
+    config = qwen2_config()
+    del config["quantization"]
+    (folder / "config.json").write_text(json.dumps(config))
+    refused(folder, "config.json", "quantization")
+
+
+@pytest.mark.parametrize("settings", [[4, 32], "4bit", 4], ids=str)
+def test_settings_that_are_no_object(settings, make):
+    refused(make(quantization=settings), "config.json", repr(settings))
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "compressed-tensors"])
+def test_another_librarys_quantisation(method, make, qwen2_config):
+    config = qwen2_config(quantization_config={"quant_method": method, "bits": 4, "group_size": 128})
+    del config["quantization"]
+    refused(make(config), "config.json", method, "mlx-community")
+
+
+def test_an_unknown_model_type(make):
+    refused(make(model_type="mamba"), "config.json", "'mamba'", "qwen2, llama")
+
+
+@pytest.mark.parametrize("name", ["mlp.up_proj", "self_attn.o_proj"])
+def test_a_bias_that_config_does_not_know_of(name, make):
+    """Leaving it out would train another model, without a word."""
+    path = f"model.layers.1.{name}.bias"
+    width = {"mlp.up_proj": 96, "self_attn.o_proj": 64}[name]
+    folder = make(change=lambda tensors: tensors.update({path: mx.ones((width,))}))
+    refused(folder, "model.safetensors", path)
+
+
+def test_a_change_after_opening_is_seen(make):
+    found = open_checkpoint(make())
+    (file,) = found.fingerprints
+    found.check_unchanged(file)
+    content = file.read_bytes()
+    changes = {
+        "cut": lambda: os.truncate(file, len(content) - 4),
+        "touched": lambda: (file.write_bytes(content), os.utime(file, ns=(1, 1))),
+        "removed": file.unlink,
+        "replaced by a folder": lambda: Path(file).mkdir(),
+    }
+    for change in changes.values():
+        change()
+        with pytest.raises(CheckpointError, match=f"{file}: changed or removed"):
+            found.check_unchanged(file)
