@@ -139,6 +139,8 @@ class Session:
                     return
             if time.monotonic() - self._heard > self.silence_s:
                 self.kill("silent")
+            if self._end_asked is not None:  # also where `kill` came while the child was being started
+                self.kill()
             if event is None:
                 continue
             if isinstance(event, events.Memory):

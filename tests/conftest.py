@@ -1,6 +1,9 @@
 """What all tests share: depth-first MLX, a cache folder of their own, real checkpoints and data where they are, jobs."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +82,44 @@ def tiny_copy(tmp_path):
     from mesp_core.bundled import bundled_path
 
     return Path(shutil.copytree(bundled_path("tiny"), tmp_path / "model"))
+
+
+@pytest.fixture(scope="session")
+def command():
+    """The command line as a list, and the environment in which it finds this package from any working directory."""
+    environment = dict(os.environ) | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    return [sys.executable, "-m", "mesp_core.cli"], environment
+
+
+@pytest.fixture
+def mesp(command, tmp_path):
+    """mesp(*arguments, python_path=None) -> the finished process, run in tmp_path/cwd (mesp.cwd)."""
+    cwd = tmp_path / "cwd"
+    cwd.mkdir()
+
+    def run(*arguments, python_path=None):
+        start, environment = command
+        if python_path:
+            environment = environment | {"PYTHONPATH": os.pathsep.join([str(python_path), str(ROOT)])}
+        return subprocess.run(
+            [*start, *map(str, arguments)],
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    run.cwd = cwd
+    return run
+
+
+@pytest.fixture(scope="session")
+def strict_json():
+    """strict_json(text) -> its value; NaN and Infinity, which only Python reads, are no JSON."""
+
+    def refuse(name):
+        raise AssertionError(f"not JSON: {name}")
+
+    return lambda text: json.loads(text, parse_constant=refuse)

@@ -6,16 +6,21 @@
 `adapters` maps a projection's name to its LoRA; a projection without one gets no gradient of its own.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
 from mesp_core.models.architecture import Architecture
-from mesp_core.ops import attention, gated_mlp, lora_linear, rms_norm, rope
+from mesp_core.ops import attention, frozen_matmul, gated_mlp, lora_linear, rms_norm, rope
+from mesp_core.ops.frozen_matmul import FrozenLinear
 from mesp_core.ops.lora_linear import LoRA
 from mesp_core.ops.rope import Rotation
 from mesp_core.weights import Block
+
+MLP = ("gate_proj", "up_proj", "down_proj")
+# Intermediate features of an MLP that are taken backward at a time: few, because arrays of tokens × features are held.
+QUANTIZED_PART, DEQUANTIZED_PART = 1024, 256
 
 Adapters = Mapping[str, LoRA]
 Gradients = dict[str, tuple[mx.array, mx.array]]  # projection -> (∂A, ∂B)
@@ -85,25 +90,8 @@ def backward(
 
     # MLP
     n = rms_norm.forward(kept.x2, block.norms["post_attention_layernorm"], shape.eps)
-    h: dict[str, mx.array] = {}
-    gate, up = (_linear_forward(n, name, block, adapters, h if keep_h else None) for name in ("gate_proj", "up_proj"))
-    sigma = mx.sigmoid(gate)
-    mx.eval(n, gate, up, sigma, h)
-    a = gated_mlp.forward(gate, up, sigma)
-    if keep_h:
-        _keep(a, "down_proj", adapters, h)
-    da = linear_backward(g, a, "down_proj", h)
-    mx.eval(da, gradients.get("down_proj"))
-    a = None
-    dgate, dup = gated_mlp.backward(da, gate, up, sigma)
-    mx.eval(dgate, dup)
-    da = gate = up = sigma = None
-    dn = linear_backward(dgate, n, "gate_proj", h)
-    mx.eval(dn, gradients.get("gate_proj"))
-    dgate = None
-    dn = dn + linear_backward(dup, n, "up_proj", h)
-    mx.eval(dn, gradients.get("up_proj"))
-    dup = n = h = None
+    dn = _mlp_backward(g, n, block, adapters, gradients)
+    n = None
     g = g + rms_norm.backward(dn, kept.x2, block.norms["post_attention_layernorm"], shape.eps)
     mx.eval(g)
     dn = kept.x2 = None
@@ -143,6 +131,70 @@ def _mlp_forward(x2: mx.array, block: Block, adapters: Adapters, shape: BlockSha
     n = rms_norm.forward(x2, block.norms["post_attention_layernorm"], shape.eps)
     gate, up = (_linear_forward(n, name, block, adapters) for name in ("gate_proj", "up_proj"))
     return _linear_forward(gated_mlp.forward(gate, up), "down_proj", block, adapters)
+
+
+def _mlp_backward(g: mx.array, n: mx.array, block: Block, adapters: Adapters, gradients: Gradients) -> mx.array:
+    """g = ∂L/∂y, n (B × L × C) -> ∂L/∂n; the three adapters' gradients go into `gradients`.
+
+    The MLP is a sum over parts R of its M intermediate features, y = Σ_R down_R(silu(gate_R(n)) ∘ up_R(n)), so it is
+    re-run and taken backward part by part: no (tokens × M) array ever exists, and a part's weights are dequantised once
+    for both directions.
+    """
+    linears = {name: block.linears[name] for name in MLP}
+    h = {name: lora_linear.low_rank(n, adapters.get(name)) for name in ("gate_proj", "up_proj")}
+    dn = mx.zeros(n.shape, mx.float32)
+    parts: dict[str, list[tuple[mx.array, mx.array]]] = {name: [] for name in MLP}
+    for start, stop in _feature_parts(linears):
+        part = {name: _mlp_part(name, linear, adapters.get(name), start, stop) for name, linear in linears.items()}
+        gate, up = (lora_linear.forward(n, *part[name], h[name]) for name in ("gate_proj", "up_proj"))
+        sigma = mx.sigmoid(gate)
+        da, of_down = lora_linear.backward(g, gated_mlp.forward(gate, up, sigma), *part["down_proj"])
+        dgate, dup = gated_mlp.backward(da, gate, up, sigma)
+        from_gate, of_gate = lora_linear.backward(dgate, n, *part["gate_proj"], h["gate_proj"])
+        from_up, of_up = lora_linear.backward(dup, n, *part["up_proj"], h["up_proj"])
+        dn = dn + from_gate + from_up
+        for name, pair in (("gate_proj", of_gate), ("up_proj", of_up), ("down_proj", of_down)):
+            if pair is not None:
+                parts[name].append(pair)
+        part = gate = up = sigma = da = dgate = dup = from_gate = from_up = None
+        mx.eval(dn, parts)
+    for name, pairs in parts.items():
+        if pairs:
+            all_da, all_db = zip(*pairs, strict=True)
+            # A feature is an output of gate and up, a column of their B, and an input of down, a row of its A.
+            if name == "down_proj":
+                gradients[name] = mx.concatenate(all_da, axis=0), _sum(all_db)
+            else:
+                gradients[name] = _sum(all_da), mx.concatenate(all_db, axis=1)
+    mx.eval(gradients)
+    return dn.astype(n.dtype)
+
+
+def _sum(parts: Sequence[mx.array]) -> mx.array:
+    """Of arrays that may be in 16 bits, added in float32."""
+    total = parts[0].astype(mx.float32)
+    for part in parts[1:]:
+        total = total + part
+    return total.astype(parts[0].dtype)
+
+
+def _mlp_part(name: str, linear: FrozenLinear, lora: LoRA | None, start: int, stop: int) -> tuple[FrozenLinear, LoRA | None]:
+    """The part of one projection of the MLP that makes (gate, up) or reads (down) the features start…stop-1."""
+    if name == "down_proj":
+        lora = None if lora is None else replace(lora, a=lora.a[start:stop])
+        return frozen_matmul.inputs(linear, start, stop), lora
+    lora = None if lora is None else replace(lora, b=lora.b[:, start:stop])
+    return frozen_matmul.outputs(linear, start, stop), lora
+
+
+def _feature_parts(linears: Mapping[str, FrozenLinear]) -> list[tuple[int, int]]:
+    """Ranges of intermediate features, cut between groups of `down`."""
+    gate, unit = linears["gate_proj"], linears["down_proj"].group_size or 1
+    features = QUANTIZED_PART
+    if gate.kernel != "quantized":  # three parts of that size are held in float32
+        features = min(DEQUANTIZED_PART, frozen_matmul.BLOCK_ELEMENTS // gate.in_features)
+    features = max(unit, features // unit * unit)
+    return [(start, min(start + features, gate.out_features)) for start in range(0, gate.out_features, features)]
 
 
 def _linear_forward(

@@ -62,7 +62,7 @@ def test_the_adapter_works_in_mlx_lm_as_it_does_here(real_config, smollm2, tmp_p
     """Loaded by mlx_lm.load it changes the logits, and to the very values that the engine gives."""
     import mlx_lm
 
-    config = real_config(steps=4, optimizer="adamw", learning_rate=1e-3)
+    config = real_config(steps=3, optimizer="adamw", learning_rate=1e-3)
     compared(config, ["mesp"], tmp_path / "out")
     folder = tmp_path / "out" / "mesp" / "adapter"
     text = "The history of the city begins with a small settlement on the river"

@@ -16,7 +16,6 @@ import pytest
 from mesp_core import events
 from mesp_core.adapter import load_adapter
 from mesp_core.errors import UsageError
-from mesp_core.memory import MB
 from mesp_core.session import Session
 from mesp_core.worker import Job
 
@@ -102,6 +101,7 @@ class TestAFinishedRun:
             assert 0 < step.trained_tokens <= step.tokens <= 32
             assert set(step.allocator_peak_by_phase_mb) == {"forward", "loss", "backward", "update"}
             assert step.allocator_peak_mb == max(step.allocator_peak_by_phase_mb.values())
+            assert 0 < step.gradient_norm < 100
             assert abs(step.timestamp - time.time()) < 600
             assert step.thermal_state in ("unknown", "nominal", "fair", "serious", "critical")
 
@@ -386,7 +386,8 @@ import mesp_core.check, mesp_core.doctor
 from mesp_core.cli import main
 
 def heavy():
-    return sorted({m.split(".")[0] for m in sys.modules} & {"mlx", "PySide6", "mlx_lm", "transformers", "tokenizers", "torch"})
+    names = {"mlx", "PySide6", "mlx_lm", "transformers", "tokenizers", "torch"}
+    return sorted({module.split(".")[0] for module in sys.modules} & names)
 
 assert not heavy(), heavy()
 small = ["--seq-len", "32", "--rank", "4"]

@@ -1,6 +1,7 @@
 """One block backward by every method against MLX's autodiff of a plain block; whole models against mlx-lm's own."""
 
 import math
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -15,7 +16,7 @@ from mesp_core.methods import mebp, mesp
 from mesp_core.methods.autodiff import Autodiff
 from mesp_core.methods.block import BlockShape
 from mesp_core.methods.blockwise import Blockwise
-from mesp_core.ops import lora_linear
+from mesp_core.ops import frozen_matmul, lora_linear
 from mesp_core.ops.lora_linear import LoRA
 from mesp_core.ops.rope import Rotation
 from mesp_core.weights import Block, Weights
@@ -169,9 +170,35 @@ def test_the_methods_agree_to_the_last_places(make_block, make_adapters, noise, 
                 assert_close(mine, first, 5e-6, name)
 
 
-@pytest.mark.parametrize("method, times", [("mesp", 13), ("mesp-store-h", 7)])
+@pytest.mark.parametrize("targets", [PROJECTIONS, ("down_proj",), ("gate_proj",), ()], ids=str)
+@pytest.mark.parametrize("kernel", ["dequantize", "quantized"])
+def test_the_mlp_by_parts_is_the_whole(kernel, targets, make_block, make_adapters, noise, assert_close, monkeypatch):
+    """In parts of 32 and of 64 of the 96 features, the last of which is shorter; the gate with a bias as well."""
+    block, _, _ = make_block(kernel=kernel)
+    gate = replace(block.linears["gate_proj"], bias=noise(INNER, seed=9))
+    block = Block(block.linears | {"gate_proj": gate}, block.norms)
+    adapters = make_adapters(targets)
+    x, g = noise(2, 7, HIDDEN, seed=1), noise(2, 7, HIDDEN, seed=2)
+    expected, expected_gradients = mebp.block_backward(g, x, block, adapters, SHAPE)
+    for features, parts in ((32, 3), (64, 2)):
+        monkeypatch.setattr(frozen_matmul, "BLOCK_ELEMENTS", features * HIDDEN)
+        monkeypatch.setattr(decoder_block, "QUANTIZED_PART", features)
+        assert len(decoder_block._feature_parts(block.linears)) == parts
+        dx, gradients = mesp.block_backward(g, x, block, adapters, SHAPE)
+        assert_close(dx, expected, 5e-6)
+        assert gradients.keys() == expected_gradients.keys()
+        for name in targets:
+            for mine, wanted in zip(gradients[name], expected_gradients[name], strict=True):
+                assert mine.shape == wanted.shape
+                assert_close(mine, wanted, 5e-6, name)
+
+
+@pytest.mark.parametrize("method, times", [("mesp", 11), ("mesp-store-h", 7)])
 def test_store_h_makes_each_h_once(method, times, make_block, make_adapters, noise, monkeypatch):
-    """The ablation's whole difference: `mesp` makes h in the re-run (not down_proj's, which is not re-run) and again."""
+    """The ablation's whole difference: `mesp` makes the h of attention's projections in the re-run and again.
+
+    The MLP is re-run and taken backward in one go, so its h exist once in either.
+    """
     calls, right = [], lora_linear.low_rank
     monkeypatch.setattr(lora_linear, "low_rank", lambda x, lora: calls.append(x.shape) or right(x, lora))
     block, _, _ = make_block()
