@@ -45,6 +45,8 @@ def blas_for_child() -> tuple[Path | None, str]:
     if not sys.platform.startswith("linux"):
         return None, "BLAS: the system's own."
     blas = find_openblas()
+    if blas is None and os.environ.get("MESP_BLAS"):
+        return None, "BLAS: MLX's own, as MESP_BLAS asks."
     if blas is None:
         return None, (
             "BLAS: no OpenBLAS found, so matrix products take about 15 times longer. "

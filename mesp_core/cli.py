@@ -155,15 +155,19 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[str]) -> int:
-    from mesp_core.comparison import Comparison, claim_out, default_out
+    from mesp_core.comparison import Comparison
+    from mesp_core.out_folder import claim_out, default_out
     from mesp_core.prepare import prepare
 
-    out = options.out.expanduser() if options.out else default_out()
-    with Terminal(options.json) as terminal:
-        prepared = prepare(config, terminal.progress)
-        terminal.begin(config, prepared)
-        comparison = Comparison(config, methods, prepared, claim_out(out))
-        terminal.follow(comparison)
+    folder = claim_out(options.out.expanduser()) if options.out else default_out()
+    try:
+        with Terminal(options.json) as terminal:
+            prepared = prepare(config, terminal.progress)
+            terminal.begin(config, prepared)
+            comparison = Comparison(config, methods, prepared, folder)
+            terminal.follow(comparison)
+    finally:
+        folder.release()
     outcome = comparison.outcome
     if any(result.steps for result in comparison.results.methods.values()):
         terminal.table(comparison)

@@ -1,23 +1,19 @@
 """Running several methods on one configuration, one after the other, each alone on the machine."""
 
 import contextlib
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mesp_core import events
 from mesp_core.config import RunConfig
 from mesp_core.device import describe_machine
-from mesp_core.errors import UsageError
 from mesp_core.methods.names import folder_name
+from mesp_core.out_folder import RESULTS_FILE, OutFolder
 from mesp_core.paper import figures_for
 from mesp_core.prepare import Prepared
-from mesp_core.results import RESULTS_FILE, Results
+from mesp_core.results import Results
 from mesp_core.session import Outcome, Session
 from mesp_core.worker import Job
-
-RUNS = Path("runs")
 
 
 class Comparison:
@@ -26,8 +22,9 @@ class Comparison:
     `stop` ends the running method after its step and starts no further one; `kill` ends it at once.
     """
 
-    def __init__(self, config: RunConfig, methods: Sequence[str], prepared: Prepared, out: Path) -> None:
-        self.config, self.methods, self.prepared, self.out = config, list(methods), prepared, out
+    def __init__(self, config: RunConfig, methods: Sequence[str], prepared: Prepared, folder: OutFolder) -> None:
+        self.config, self.methods, self.prepared = config, list(methods), prepared
+        self.folder, self.out = folder, folder.path
         paper = figures_for(config, prepared.checkpoint)
         settings = config.to_dict() | {"methods": self.methods, "scale": config.scale}
         self.results = Results(settings, describe_machine(), paper)
@@ -85,35 +82,7 @@ class Comparison:
 
     def _remove_empty_folders(self) -> None:
         """A run that came to nothing leaves nothing."""
-        for folder in (*(self.out / folder_name(method) for method in self.methods), self.out):
+        for method in self.methods:
             with contextlib.suppress(OSError):
-                folder.rmdir()
-        if self.out.parent == RUNS:
-            with contextlib.suppress(OSError):
-                RUNS.rmdir()
-
-
-def default_out() -> Path:
-    """`runs/YYYYMMDD-HHMMSS` below the working directory; a second run within the second gets a number behind it."""
-    stamp = RUNS / time.strftime("%Y%m%d-%H%M%S")
-    out, number = stamp, 2
-    while out.exists():
-        out, number = stamp.with_name(f"{stamp.name}-{number}"), number + 1
-    return out
-
-
-def claim_out(out: Path) -> Path:
-    """Make the output folder and try that it can be written to, before anything is loaded.
-
-    Raises:
-        UsageError: if it cannot be made or written to, or already holds results.
-    """
-    try:
-        if (out / RESULTS_FILE).exists():
-            raise UsageError(f"out: {out} already holds the results of a run; name another folder.")
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        raise UsageError(f"out: {out} cannot be written to ({error.strerror}); name another folder.") from error
-    return out
+                (self.out / folder_name(method)).rmdir()
+        self.folder.release()

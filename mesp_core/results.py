@@ -17,7 +17,6 @@ from mesp_core.errors import MespError, UsageError
 from mesp_core.session import Outcome
 
 SCHEMA = 1
-RESULTS_FILE = "results.json"
 AT_EITHER_END = 5  # steps whose mean loss is given at the beginning and the end
 
 

@@ -126,6 +126,10 @@ class Session:
                 with contextlib.suppress(OSError):
                     stream.close()
             self.outcome = self._judge(final)
+        if final is None:  # the worker could not say it itself
+            yield events.Error(
+                self.method, self.outcome.kind, self.outcome.message, self.outcome.exit_code, self.outcome.details
+            )
 
     def _until_silent(self) -> Iterator[events.Event]:
         """Events as they come, until the worker's stdout ends; a worker that is silent for too long is ended."""
@@ -198,7 +202,8 @@ class Session:
             self._send_line(json.dumps(command))
 
     def _send_line(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # gone: its end is reported by `run`
+        # Gone: its end is reported by `run`. Reentered, from a signal handler: `run` sends the stop afterwards.
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
             self._child.stdin.write(line + "\n")
             self._child.stdin.flush()
 

@@ -17,8 +17,9 @@ from mesp_core import events
 from mesp_core.check import CheckResult
 from mesp_core.comparison import Comparison
 from mesp_core.config import RunConfig
+from mesp_core.out_folder import RESULTS_FILE
 from mesp_core.prepare import Prepared
-from mesp_core.results import COLUMNS, RESULTS_FILE
+from mesp_core.results import COLUMNS
 
 
 class Terminal:

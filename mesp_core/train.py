@@ -125,7 +125,7 @@ def train(
         gradients = None
         adapters.update(updated)
         updated = None
-        mx.eval(adapters, optimizer.state)
+        mx.eval(adapters, _needed_state(optimizer))
         peaks.enter(None)
         result = StepResult(
             step=step,
@@ -140,6 +140,11 @@ def train(
         if not on_step(result):
             return step
     return config.steps
+
+
+def _needed_state(optimizer: optim.Optimizer) -> object:
+    """What the next step reads. SGD without momentum keeps a momentum of zeros, which stays unmade if never evaluated."""
+    return (optimizer.step, optimizer.learning_rate) if isinstance(optimizer, optim.SGD) else optimizer.state
 
 
 def _norm(gradients: AdapterTree) -> float:

@@ -124,7 +124,8 @@ class TestBadInput:
             assert_short(process, 1)
 
     def test_a_run_that_came_to_nothing_leaves_nothing(self, mesp):
-        process = mesp("train", *SMALL, "--memory-limit-mb", "4")
+        # a first step that takes longer than the meter needs to report
+        process = mesp("train", *SMALL, "--seq-len", "256", "--batch-size", "32", "--memory-limit-mb", "4")
         assert_short(process, 1, "limit of 4 MB")
         assert list(mesp.cwd.iterdir()) == []
 

@@ -11,11 +11,12 @@ import pytest
 
 from mesp_core import events, paper
 from mesp_core.checkpoint import open_checkpoint
-from mesp_core.comparison import Comparison, claim_out, default_out
+from mesp_core.comparison import Comparison
 from mesp_core.config import PROJECTIONS, preset
 from mesp_core.errors import UsageError
+from mesp_core.out_folder import RESULTS_FILE, OutFolder, claim_out
 from mesp_core.prepare import prepare
-from mesp_core.results import COLUMNS, RESULTS_FILE, MethodResult, Results
+from mesp_core.results import COLUMNS, MethodResult, Results
 from mesp_core.session import Outcome
 
 METHODS = ["mebp", "mesp", "mesp-store-h", "autodiff"]
@@ -249,40 +250,10 @@ class TestPaperRows:
     def test_they_get_into_the_results(self, checkpoint_of, tmp_path):
         config = preset("paper")
         prepared = replace(prepare(preset("first-run")), checkpoint=checkpoint_of("qwen2.5-0.5b"))
-        results = Comparison(config, ["mesp"], prepared, tmp_path).results
+        results = Comparison(config, ["mesp"], prepared, OutFolder(tmp_path)).results
         assert [row["memory_mb"] for row in results.paper] == [360.8, 136.2]
         results.save(tmp_path / "results.json")
         assert Results.load(tmp_path / "results.json").paper == results.paper
-
-
-class TestTheOutputFolder:
-    def test_it_is_made_with_its_parents(self, tmp_path):
-        out = claim_out(tmp_path / "a" / "b")
-        assert out.is_dir() and list(out.iterdir()) == []
-
-    def test_one_with_results_is_refused(self, tmp_path):
-        (tmp_path / RESULTS_FILE).write_text("precious")
-        with pytest.raises(UsageError, match="already holds"):
-            claim_out(tmp_path)
-        assert (tmp_path / RESULTS_FILE).read_text() == "precious"
-
-    def test_one_below_a_file_is_refused(self, tmp_path):
-        (tmp_path / "file").write_text("")
-        for out in (tmp_path / "file", tmp_path / "file" / "out"):
-            with pytest.raises(UsageError, match="cannot be written to"):
-                claim_out(out)
-
-    def test_one_whose_name_is_too_long_is_refused(self, tmp_path):
-        with pytest.raises(UsageError, match="cannot be written to"):
-            claim_out(tmp_path / ("x" * 300))
-
-    def test_the_default_is_a_new_one(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        seen = []
-        for _ in range(3):
-            seen.append(default_out())
-            seen[-1].mkdir(parents=True)
-        assert len(set(seen)) == 3 and all(out.parent.name == "runs" for out in seen)
 
 
 class TestAMethodThatDoesNotFinish:

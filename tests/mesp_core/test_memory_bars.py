@@ -53,7 +53,8 @@ def test_mesp_takes_less_than_mebp_takes_less_than_autodiff(steps_of):
     autodiff = outside_the_loss(steps_of("autodiff", 1))
     assert mesp <= 0.8 * mebp, (mesp, mebp)
     assert mebp <= 0.7 * autodiff, (mebp, autodiff)
-    assert mesp - 0.2 <= store_h <= mesp + 1, (mesp, store_h)
+    # h is 4 KB a projection; what MLX allocates ahead in a graph differs by a MB between runs
+    assert abs(mesp - store_h) <= 1.5, (mesp, store_h)
     # One MLP activation in float32 is 2.4 MB: mesp's backward holds a handful of them, whatever the depth.
     assert mesp <= 20 * TOKENS * 4864 * 4 / MB
 

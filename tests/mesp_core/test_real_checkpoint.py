@@ -12,6 +12,7 @@ from mesp_core.checkpoint import open_checkpoint
 from mesp_core.comparison import Comparison
 from mesp_core.config import preset
 from mesp_core.methods.build import build_method
+from mesp_core.out_folder import OutFolder
 from mesp_core.prepare import prepare
 
 METHODS = ["mebp", "mesp", "mesp-store-h"]
@@ -43,7 +44,7 @@ def test_the_gradients_are_autodiffs(real_config, batch_size):
 
 def compared(config, methods, out):
     """Run a comparison to its end; the losses of each method."""
-    comparison = Comparison(config, methods, prepare(config), out)
+    comparison = Comparison(config, methods, prepare(config), OutFolder(out))
     list(comparison.run())
     assert comparison.outcome.kind == "finished", comparison.outcome.message
     return {method: [step.loss for step in result.steps] for method, result in comparison.results.methods.items()}

@@ -294,7 +294,6 @@ class TestDtypes:
 
 
 class TestWhatIsHeld:
-    # BUG: sgd holds its momentum, all zeros and never used, as large as the adapters: train() evaluates it
     @pytest.mark.parametrize("optimizer, copies", [("sgd", 1), ("adam", 3), ("adamw", 3)])
     def test_between_steps_adapters_and_moments_and_no_more(self, optimizer, copies):
         gc.collect()
