@@ -3,18 +3,16 @@
 import csv
 import io
 import json
-import os
 import statistics
-import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mesp_core import events
-from mesp_core.errors import MespError, UsageError
+from mesp_core.errors import UsageError
 from mesp_core.session import Outcome
+from mesp_core.whole_file import write_whole
 
 SCHEMA = 1
 AT_EITHER_END = 5  # steps whose mean loss is given at the beginning and the end
@@ -143,7 +141,7 @@ class Results:
 
     def save(self, file: Path) -> None:
         """Write the results file, whole or not at all. Raises MespError if it cannot be written."""
-        write_text(file, json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n")
+        write_whole(file, json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n")
 
     def to_csv(self) -> str:
         """Every step of every method, one a line; phases as columns of their own."""
@@ -185,25 +183,6 @@ class Results:
             return results
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{file}: not a results file of mesp ({error}).") from error
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it. Raises MespError if that fails."""
-    temporary = None
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=file.parent, prefix=f".{file.name}-", delete=False
-        ) as out:
-            temporary = Path(out.name)
-            out.write(text)
-        temporary.chmod(0o644)
-        os.replace(temporary, file)
-    except OSError as error:
-        if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink()
-        raise MespError(f"{file}: cannot be written ({error.strerror}).") from error
 
 
 def _with_peak(outcome: Outcome, peak_mb: float | None) -> Outcome:

@@ -1,6 +1,7 @@
 """Serving an opened checkpoint's tensors as MLX arrays: block by block from the file (`streamed`) or held (`resident`)."""
 
 import mmap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +25,9 @@ DTYPES = {
     "U32": (np.uint32, mx.uint32),
 }
 FLOAT_DTYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
+
+
+UsedShapes = Callable[[str, FrozenLinear], Sequence[FrozenLinear]]
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,10 @@ class Weights:
         self._held: dict[object, Block | FrozenLinear] = {}
         self._maps = {file: _map(checkpoint, file) for file in checkpoint.fingerprints}
 
-    def check_kernels(self, tokens: int) -> None:
+    def check_kernels(self, tokens: int, shapes: UsedShapes = lambda name, linear: [linear]) -> None:
         """Try the quantised kernel once for each kind of layer, `tokens` rows at a time; fall back where it is wrong.
 
+        `shapes(name, linear)` gives the layer in every shape that it is multiplied in, itself and parts of it.
         The findings are in `verdicts`. Nothing to do where row-blocked dequantising is used anyway.
         """
         if self.kernel != "quantized":
@@ -65,7 +70,8 @@ class Weights:
             only_looked_up = entry.path == EMBEDDING and entry is not self.checkpoint.head
             if entry.bits is None or only_looked_up or kind in self._kernels:
                 continue
-            verdict = check_kernel(self._linear(entry), tokens, self._operand_dtype(entry))
+            used = shapes(entry.path.rsplit(".", 1)[-1], self._linear(entry))
+            verdict = check_kernel(used, tokens, self._operand_dtype(entry))
             self._kernels[kind] = verdict.kernel
             self.verdicts[_describe(entry)] = verdict
 
@@ -119,8 +125,9 @@ class Weights:
         return mx.float32 if entry is self.checkpoint.head else self.dtype
 
     def _kind(self, entry: LinearEntry) -> tuple:
-        """What a kernel's correctness may depend on."""
-        return (entry.in_features, entry.out_features, entry.bits, entry.group_size, str(self._operand_dtype(entry)))
+        """What a kernel's correctness may depend on: shape, parts (by the name), quantisation and dtype."""
+        name = entry.path.rsplit(".", 1)[-1]
+        return (name, entry.in_features, entry.out_features, entry.bits, entry.group_size, str(self._operand_dtype(entry)))
 
     def _array(self, entry: TensorEntry, rows: np.ndarray | None = None) -> mx.array:
         """A copy of a whole tensor, or of some of its rows."""
@@ -147,4 +154,5 @@ def _map(checkpoint: Checkpoint, file: Path) -> mmap.mmap:
 
 
 def _describe(entry: LinearEntry) -> str:
-    return f"{entry.in_features}→{entry.out_features}, {entry.bits} bits, group {entry.group_size}"
+    name = entry.path.rsplit(".", 1)[-1]
+    return f"{name} {entry.in_features}→{entry.out_features}, {entry.bits} bits, group {entry.group_size}"

@@ -1,8 +1,6 @@
 """WikiText-2 as chat rows: the data set of the reference app, made from the text on the Hugging Face hub."""
 
 import json
-import os
-import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from mesp_core.errors import MespError, UsageError
+from mesp_core.whole_file import write_whole
 
 # The official data set repository has Parquet files only; this one has the plain text, in the original archive.
 REPO_ID = "ggml-org/ci"
@@ -60,8 +59,8 @@ def build(out: Path, split: str = "test", fetch: Callable[[], Path] = download) 
     replaced only when it is complete.
 
     Raises:
-        UsageError: no such split, or `out` cannot be written.
-        MespError: the archive cannot be had or is damaged.
+        UsageError: no such split.
+        MespError: the archive cannot be had or is damaged, or `out` cannot be written.
     """
     out = Path(out)
     if split not in MEMBERS:
@@ -70,24 +69,15 @@ def build(out: Path, split: str = "test", fetch: Callable[[], Path] = download) 
     vocabulary = {word for word, n in Counter(_read(archive, "train").split()).items() if n >= MIN_COUNT}
     rows = _rows(_read(archive, split), vocabulary)
 
-    temporary = None
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", newline="\n", dir=out.parent, prefix=f".{out.name}-", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            count = 0
-            for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                count += 1
-        temporary.chmod(0o644)  # a temporary file is its owner's alone
-        os.replace(temporary, out)
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror or error}; choose another --out.") from None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    count = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal count
+        for row in rows:
+            yield json.dumps(row, ensure_ascii=False) + "\n"
+            count += 1
+
+    write_whole(out, lines())
     return count
 
 

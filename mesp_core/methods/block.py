@@ -187,6 +187,17 @@ def _mlp_part(name: str, linear: FrozenLinear, lora: LoRA | None, start: int, st
     return frozen_matmul.outputs(linear, start, stop), lora
 
 
+def used_shapes(name: str, linear: FrozenLinear) -> list[FrozenLinear]:
+    """A projection in every shape that the quantised kernel meets it in: whole, and in the parts of an MLP's backward."""
+    if name not in MLP:
+        return [linear]
+    cut, features = frozen_matmul.outputs, linear.out_features
+    if name == "down_proj":
+        cut, features = frozen_matmul.inputs, linear.in_features
+    sizes = {min(QUANTIZED_PART, features), features % QUANTIZED_PART} - {0, features}
+    return [linear, *(cut(replace(linear, kernel="quantized"), 0, size) for size in sorted(sizes))]
+
+
 def _feature_parts(linears: Mapping[str, FrozenLinear]) -> list[tuple[int, int]]:
     """Ranges of intermediate features, cut between groups of `down`."""
     gate, unit = linears["gate_proj"], linears["down_proj"].group_size or 1

@@ -7,6 +7,7 @@ import mlx.core as mx
 from mesp_core.checkpoint import Checkpoint
 from mesp_core.config import RunConfig
 from mesp_core.methods import mebp, mesp
+from mesp_core.methods.block import used_shapes
 from mesp_core.methods.blockwise import AdapterTree, Blockwise
 from mesp_core.methods.names import parse_method
 from mesp_core.train import Method
@@ -43,7 +44,7 @@ def build_method(
         method = Autodiff(checkpoint.folder, adapters, config.scale, dtype, checkpointing)
         return method, {"all": "mlx-lm"}
     weights = Weights(checkpoint, dtype, config.kernel, resident=spec.options.get("weights") == "resident")
-    weights.check_kernels(config.batch_size * config.seq_len)
+    weights.check_kernels(config.batch_size * config.seq_len, used_shapes)
     kernels = {kind: verdict.kernel for kind, verdict in weights.verdicts.items()} or {"all": weights.kernel}
     for kind, verdict in weights.verdicts.items():
         if not verdict.ok:

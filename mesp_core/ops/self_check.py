@@ -5,7 +5,9 @@ bits and group sizes (mlx issues 4201, 4250).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import mlx.core as mx
 
@@ -30,33 +32,46 @@ class Verdict:
         return self.kernel == "quantized"
 
 
-def check_kernel(linear: FrozenLinear, tokens: int, dtype: mx.Dtype) -> Verdict:
-    """Try both products of the quantised kernel on a real layer against float32 row blocks.
+def check_kernel(shapes: Sequence[FrozenLinear], tokens: int, dtype: mx.Dtype) -> Verdict:
+    """Try both products of the quantised kernel against float32 row blocks, on a real layer in every shape it is used in.
 
     With `tokens` rows of `dtype`, and with a single one: few labelled rows reach the head, and MLX has another kernel
-    for few rows.
+    for few rows. A layer that is wrong in one of its shapes is not trusted in any.
     """
-    fast, slow = replace(linear, kernel="quantized", bias=None), replace(linear, kernel="dequantize", bias=None)
-    key = mx.random.key(0)
     forward_error = backward_error = 0.0
-    for rows in {1, tokens}:
-        x, g = (_noise(rows, width, dtype, key) for width in (linear.in_features, linear.out_features))
-        # The larger one, where NaN counts as the largest.
-        forward_error = _larger(forward_error, _error(frozen_matmul.forward, fast, slow, x))
-        backward_error = _larger(backward_error, _error(frozen_matmul.backward, fast, slow, g))
+    for linear, rows in product(shapes, {1, tokens}):
+        fast, slow = replace(linear, kernel="quantized", bias=None), replace(linear, kernel="dequantize", bias=None)
+        forward_error = _larger(forward_error, _forward_error(fast, slow, _noise(rows, linear.in_features, dtype)))
+        backward_error = _larger(backward_error, _backward_error(fast, slow, _noise(rows, linear.out_features, dtype)))
+    # Written so that a NaN fails.
     ok = forward_error <= BOUNDS[dtype] and backward_error <= BOUNDS[dtype]
     return Verdict("quantized" if ok else "dequantize", forward_error, backward_error)
 
 
-def _larger(a: float, b: float) -> float:
-    return a if a >= b or math.isnan(a) else b
+def _noise(rows: int, width: int, dtype: mx.Dtype) -> mx.array:
+    return mx.random.normal((rows, width), key=mx.random.key(0)).astype(dtype)
 
 
-def _noise(tokens: int, width: int, dtype: mx.Dtype, key: mx.array) -> mx.array:
-    return mx.random.normal((tokens, width), key=key).astype(dtype)
+def _forward_error(fast: FrozenLinear, slow: FrozenLinear, x: mx.array) -> float:
+    """Block by block: the head's expected product is as large as all logits, and would show in the run's footprint."""
+    y, operand = frozen_matmul.forward(x, fast), x.astype(mx.float32)
+    mx.eval(y, operand)
+    squares = mx.zeros((2,))
+    for start, stop in frozen_matmul.row_blocks(slow):
+        expected = operand @ frozen_matmul.dequantized_rows(slow, start, stop).T
+        difference = y[:, start:stop].astype(mx.float32) - expected
+        squares = squares + mx.stack([difference.square().sum(), expected.square().sum()])
+        expected = difference = None
+        mx.eval(squares)
+    return (squares[0] / squares[1]).sqrt().item()
 
 
-def _error(product, fast: FrozenLinear, slow: FrozenLinear, x: mx.array) -> float:  # noqa: ANN001 (either product)
-    expected = product(x.astype(mx.float32), slow)
-    difference = product(x, fast).astype(mx.float32) - expected
+def _backward_error(fast: FrozenLinear, slow: FrozenLinear, g: mx.array) -> float:
+    expected = frozen_matmul.backward(g.astype(mx.float32), slow)
+    difference = frozen_matmul.backward(g, fast).astype(mx.float32) - expected
     return (mx.linalg.norm(difference) / mx.linalg.norm(expected)).item()
+
+
+def _larger(a: float, b: float) -> float:
+    """The larger one, where NaN counts as the largest."""
+    return a if a >= b or math.isnan(a) else b

@@ -90,10 +90,10 @@ def test_damaged_archive(archive, tmp_path):
 
 
 def test_an_output_that_cannot_be_written(archive, tmp_path):
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(MespError, match="cannot be written"):
         wikitext2.build(archive / "below-a-file.jsonl", fetch=lambda: archive)
     folder = tmp_path / "folder"
     folder.mkdir()
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(MespError, match="cannot be written"):
         wikitext2.build(folder, fetch=lambda: archive)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archive.zip", "folder"]

@@ -9,6 +9,7 @@ import pytest
 from mesp_core.checkpoint import open_checkpoint
 from mesp_core.config import RunConfig
 from mesp_core.data.batches import Batch
+from mesp_core.methods import block as decoder_block
 from mesp_core.methods import mebp, mesp
 from mesp_core.methods.blockwise import Blockwise
 from mesp_core.models.architecture import projection_path
@@ -64,7 +65,7 @@ SPOILS = [slightly, doubled, last_column_dropped, one_nan, one_infinity, mx.zero
 @pytest.mark.parametrize("scales", [mx.float32, mx.float16, mx.bfloat16], ids=str)
 def test_a_right_kernel_is_used_in_float32(bits, group_size, scales, make_linear):
     linear, _, _ = make_linear(96, 64, bits=bits, group_size=group_size, dtype=scales, bias=True)
-    verdict = check_kernel(linear, TOKENS, mx.float32)
+    verdict = check_kernel([linear], TOKENS, mx.float32)
     assert verdict.kernel == "quantized" and verdict.ok
     assert 0 <= verdict.forward_error <= 1e-5 and 0 <= verdict.backward_error <= 1e-5
 
@@ -72,7 +73,7 @@ def test_a_right_kernel_is_used_in_float32(bits, group_size, scales, make_linear
 @pytest.mark.parametrize("dtype, bound", [(mx.bfloat16, 2e-2), (mx.float16, 1e-2)], ids=str)
 def test_a_right_kernel_is_used_in_half_precision(dtype, bound, make_linear):
     linear, _, _ = make_linear(64, 64, bits=4, dtype=dtype)
-    verdict = check_kernel(linear, TOKENS, dtype)
+    verdict = check_kernel([linear], TOKENS, dtype)
     assert verdict.ok
     # not by accident: half precision does differ from float32
     assert 1e-5 < verdict.forward_error <= bound and 1e-5 < verdict.backward_error <= bound
@@ -84,7 +85,7 @@ def test_a_wrong_kernel_is_caught_and_said_which(spoil, transpose, plant, make_l
     linear, _, _ = make_linear(96, 64, bits=4)
     plant(spoil, lambda transpose, **facts: transpose is wanted)
     wanted = transpose
-    verdict = check_kernel(linear, TOKENS, mx.float32)
+    verdict = check_kernel([linear], TOKENS, mx.float32)
     assert verdict.kernel == "dequantize" and not verdict.ok
     wrong, right = (verdict.forward_error, verdict.backward_error)[:: 1 if transpose else -1]
     assert not wrong <= 1e-5
@@ -96,7 +97,7 @@ def test_a_wrong_kernel_is_caught_and_said_which(spoil, transpose, plant, make_l
 def test_a_wrong_kernel_is_caught_in_half_precision(dtype, spoil, plant, make_linear):
     linear, _, _ = make_linear(64, 64, bits=4, dtype=dtype)
     plant(spoil, lambda transpose, **facts: not transpose)
-    assert not check_kernel(linear, TOKENS, dtype).ok
+    assert not check_kernel([linear], TOKENS, dtype).ok
 
 
 @pytest.mark.parametrize("wrong", [True, False], ids=["forward", "backward"])
@@ -104,8 +105,8 @@ def test_the_check_multiplies_as_many_rows_as_the_run(wrong, plant, make_linear)
     """Kernels are chosen by the number of rows: one may be right for few and wrong for many."""
     linear, _, _ = make_linear(96, 64, bits=4)
     plant(doubled, lambda transpose, rows, **facts: transpose is wrong and rows >= 16)
-    assert check_kernel(linear, 15, mx.float32).ok
-    assert not check_kernel(linear, 16, mx.float32).ok
+    assert check_kernel([linear], 15, mx.float32).ok
+    assert not check_kernel([linear], 16, mx.float32).ok
 
 
 @pytest.fixture
@@ -153,12 +154,30 @@ def test_the_wrong_kind_alone_is_avoided_and_gradients_are_right_again(
     assert set(kernels.values()) == {"quantized", "dequantize"}
     assert checked.head().kernel == "quantized"
     bad = [name for name, verdict in checked.verdicts.items() if not verdict.ok]
-    assert bad == ["64→96, 4 bits, group 32"]
+    assert bad == [f"{name} 64→96, 4 bits, group 32" for name in ("gate_proj", "up_proj")]
     found_loss, found = run(checked, adapters, batch, block_backward)
     assert found_loss.item() == pytest.approx(loss.item(), rel=1e-6)
     for path, pair in expected.items():
         for part, gradient in pair.items():
             assert relative_error(found[path][part], gradient) <= 1e-5, f"{path}.{part}"
+
+
+@pytest.mark.parametrize("features, names", [(64, {"gate_proj", "up_proj"}), (32, {"gate_proj", "up_proj"})])
+def test_a_kernel_wrong_only_for_the_parts_of_an_mlp_is_found(
+    features, names, qwen2_folder, plant, batch, adapters_for, relative_error, monkeypatch
+):
+    """The backward takes 96 features as 64 and 32: shapes that no whole layer has."""
+    monkeypatch.setattr(decoder_block, "QUANTIZED_PART", 64)
+    checkpoint = open_checkpoint(qwen2_folder)
+    adapters = adapters_for(checkpoint)
+    _, expected = run(Weights(checkpoint, mx.float32, "dequantize"), adapters, batch)
+    plant(doubled, lambda transpose, out_features, **facts: transpose and out_features == features)
+    weights = Weights(checkpoint, mx.float32, "quantized")
+    weights.check_kernels(16, decoder_block.used_shapes)
+    wrong = {name for name, linear in weights.block(0).linears.items() if linear.kernel == "dequantize"}
+    assert wrong >= names
+    _, found = run(weights, adapters, batch)
+    assert max(relative_error(found[p][k], expected[p][k]) for p in expected for k in expected[p]) <= 1e-5
 
 
 def test_a_kernel_that_is_wrong_everywhere_is_used_nowhere(llama_folder, plant, batch, adapters_for, relative_error):
@@ -181,7 +200,7 @@ def test_kinds_differ_by_bits_and_group_size(llama_folder, plant):
     assert weights.block(1).linears["v_proj"].kernel == "dequantize"
     assert weights.block(0).linears["v_proj"].kernel == "quantized"
     assert weights.block(1).linears["k_proj"].kernel == "quantized"
-    assert [name for name, verdict in weights.verdicts.items() if not verdict.ok] == ["64→48, 8 bits, group 64"]
+    assert [name for name, verdict in weights.verdicts.items() if not verdict.ok] == ["v_proj 64→48, 8 bits, group 64"]
 
 
 def test_nothing_is_checked_where_nothing_is_used(qwen2_folder, plant):
