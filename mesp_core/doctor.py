@@ -48,6 +48,7 @@ def _measure() -> dict[str, Any]:
 
     from mesp_core.bundled import bundled_path
     from mesp_core.checkpoint import open_checkpoint
+    from mesp_core.methods.block import used_shapes
     from mesp_core.weights import Weights, default_kernel
 
     footprint_mb = read_footprint(os.getpid()).current / MB
@@ -58,7 +59,7 @@ def _measure() -> dict[str, Any]:
     gflops = 3 * 2 * 1024**3 / (time.perf_counter() - start) / 1e9
 
     weights = Weights(open_checkpoint(bundled_path("tiny")), mx.float32, kernel="quantized")
-    weights.check_kernels(TOKENS)
+    weights.check_kernels(TOKENS, used_shapes)
     kernels = {
         kind: {
             "quantized_matmul": "right" if v.ok else "WRONG",

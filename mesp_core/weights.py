@@ -13,6 +13,7 @@ from mesp_core.config import PROJECTIONS
 from mesp_core.errors import CheckpointError
 from mesp_core.models.architecture import BLOCK_NORMS, EMBEDDING, norm_path, projection_path
 from mesp_core.ops import frozen_matmul
+from mesp_core.ops.cross_entropy import Head
 from mesp_core.ops.frozen_matmul import FrozenLinear
 from mesp_core.ops.self_check import Verdict, check_kernel
 from mesp_core.safetensors import TensorEntry
@@ -83,9 +84,19 @@ class Weights:
         """
         return self._serve(layer, lambda: self._read_block(layer))
 
-    def head(self) -> FrozenLinear:
-        """The output projection (vocab × hidden)."""
-        return self._serve("head", lambda: self._linear(self.checkpoint.head))
+    def head(self) -> Head:
+        """The output projection (vocab × hidden), whose rows are read as they are needed."""
+        entry = self.checkpoint.head
+        if self.resident:
+            return Head.of(self._serve("head", lambda: self._linear(entry)))
+
+        def part(start: int, stop: int) -> FrozenLinear:
+            return frozen_matmul.outputs(self._linear(entry, slice(start, stop)), 0, stop - start)
+
+        def rows(ids: np.ndarray) -> mx.array:
+            return frozen_matmul.dequantized_rows(self._linear(entry, ids), slice(None))
+
+        return Head(entry.out_features, self._kernels.get(self._kind(entry), self.kernel), part, rows)
 
     def final_norm(self) -> mx.array:
         """The weight (hidden) of the norm before the head."""
@@ -95,9 +106,7 @@ class Weights:
         """ids (B × L) -> embedding rows (B × L × hidden); only the rows asked for are read."""
         entry = self.checkpoint.linears[EMBEDDING]
         rows, inverse = np.unique(ids, return_inverse=True)
-        parts = {name: self._array(tensor, rows) for name, tensor in entry.tensors.items()}
-        table = FrozenLinear(**parts, bits=entry.bits, group_size=entry.group_size)
-        values = frozen_matmul.dequantized_rows(table, 0, len(rows)).astype(self.dtype)
+        values = frozen_matmul.dequantized_rows(self._linear(entry, rows), slice(None)).astype(self.dtype)
         return values[mx.array(inverse.reshape(ids.shape).astype(np.int32))]
 
     def _serve(self, key: object, read):  # noqa: ANN001 (whatever `read` gives)
@@ -113,8 +122,9 @@ class Weights:
         norms = {name: self._array(self.checkpoint.norms[norm_path(layer, name)]).astype(self.dtype) for name in BLOCK_NORMS}
         return Block(linears, norms)
 
-    def _linear(self, entry: LinearEntry) -> FrozenLinear:
-        arrays = {name: self._array(tensor) for name, tensor in entry.tensors.items()}
+    def _linear(self, entry: LinearEntry, rows: slice | np.ndarray = slice(None)) -> FrozenLinear:
+        """A layer, or some rows of it."""
+        arrays = {name: self._array(tensor, rows) for name, tensor in entry.tensors.items()}
         if "bias" in arrays:
             arrays["bias"] = arrays["bias"].astype(self.dtype)
         kernel = self._kernels.get(self._kind(entry), self.kernel)
@@ -129,13 +139,13 @@ class Weights:
         name = entry.path.rsplit(".", 1)[-1]
         return (name, entry.in_features, entry.out_features, entry.bits, entry.group_size, str(self._operand_dtype(entry)))
 
-    def _array(self, entry: TensorEntry, rows: np.ndarray | None = None) -> mx.array:
-        """A copy of a whole tensor, or of some of its rows."""
+    def _array(self, entry: TensorEntry, rows: slice | np.ndarray = slice(None)) -> mx.array:
+        """A copy of a tensor, or of some of its rows."""
         self.checkpoint.check_unchanged(entry.file)
         numpy_dtype, dtype = DTYPES[entry.dtype]
         count = entry.nbytes // np.dtype(numpy_dtype).itemsize
         view = np.frombuffer(self._maps[entry.file], numpy_dtype, count, entry.offset).reshape(entry.shape)
-        array = mx.array(view if rows is None else view[rows])
+        array = mx.array(view[rows])
         return array.view(dtype) if dtype == mx.bfloat16 else array
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
+from mesp_core.config import PROJECTIONS
 from mesp_core.models.architecture import Architecture
-from mesp_core.ops import attention, frozen_matmul, gated_mlp, lora_linear, rms_norm, rope
+from mesp_core.ops import attention, cross_entropy, frozen_matmul, gated_mlp, lora_linear, rms_norm, rope
 from mesp_core.ops.frozen_matmul import FrozenLinear
 from mesp_core.ops.lora_linear import LoRA
 from mesp_core.ops.rope import Rotation
@@ -188,14 +189,18 @@ def _mlp_part(name: str, linear: FrozenLinear, lora: LoRA | None, start: int, st
 
 
 def used_shapes(name: str, linear: FrozenLinear) -> list[FrozenLinear]:
-    """A projection in every shape that the quantised kernel meets it in: whole, and in the parts of an MLP's backward."""
-    if name not in MLP:
-        return [linear]
-    cut, features = frozen_matmul.outputs, linear.out_features
+    """A layer in every shape that the quantised kernel meets it in: an MLP's also in parts, the head in parts only."""
+    cut, features, part = frozen_matmul.outputs, linear.out_features, linear.out_features
     if name == "down_proj":
-        cut, features = frozen_matmul.inputs, linear.in_features
-    sizes = {min(QUANTIZED_PART, features), features % QUANTIZED_PART} - {0, features}
-    return [linear, *(cut(replace(linear, kernel="quantized"), 0, size) for size in sorted(sizes))]
+        cut, features, part = frozen_matmul.inputs, linear.in_features, QUANTIZED_PART
+    elif name in MLP:
+        part = QUANTIZED_PART
+    elif name not in PROJECTIONS:
+        part = cross_entropy.QUANTIZED_ROWS
+    sizes = {min(part, features), features % part} - {0}
+    if name in PROJECTIONS:
+        sizes.add(features)
+    return [cut(replace(linear, kernel="quantized"), 0, size) for size in sorted(sizes)]
 
 
 def _feature_parts(linears: Mapping[str, FrozenLinear]) -> list[tuple[int, int]]:

@@ -1,8 +1,12 @@
-"""Next-token cross-entropy through a frozen head: loss = Σ over labelled tokens of (logsumexp(z) − z[label]), z = n·W_headᵀ.
+"""Next-token cross-entropy through a frozen head, without ever holding all logits.
 
-Loss and input gradient are made together, because the logits are the largest array of a run: once made, they are turned
-into their own gradient. Rows without a label (label < 0) are never computed.
+loss = Σ over labelled tokens of (logsumexp(z) − z[label]) with z = n·Wᵀ, and ∂n = softmax(z)·W − W[label], in one pass
+over the vocabulary: the running maximum and sum of an online softmax (Milakov & Gimelshein, arXiv 1805.02867) also rescale
+the running softmax(z)·W. Exact. Rows without a label (label < 0) are never computed.
 """
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
@@ -10,40 +14,81 @@ import numpy as np
 from mesp_core.ops import frozen_matmul
 from mesp_core.ops.frozen_matmul import FrozenLinear
 
+# Vocabulary rows at a time: where they are dequantised, this many elements; where they are not, so many rows.
+DEQUANTIZED_ELEMENTS, QUANTIZED_ROWS = 2 * frozen_matmul.BLOCK_ELEMENTS, 8192
 
-def forward_backward(n: mx.array, labels: np.ndarray, head: FrozenLinear, weight: float) -> tuple[mx.array, mx.array]:
+
+@dataclass(frozen=True)
+class Head:
+    """W (vocab × C), served in pieces.
+
+    `part(start, stop)` makes the logits start…stop-1; `rows(ids)` is W[ids] in float32.
+    """
+
+    vocab_size: int
+    kernel: str
+    part: Callable[[int, int], FrozenLinear]
+    rows: Callable[[np.ndarray], mx.array]
+
+    @classmethod
+    def of(cls, linear: FrozenLinear) -> "Head":
+        """The head of a layer that is held as a whole."""
+
+        def rows(ids: np.ndarray) -> mx.array:
+            return frozen_matmul.dequantized_rows(linear, mx.array(ids))
+
+        return cls(linear.out_features, linear.kernel, lambda a, b: frozen_matmul.outputs(linear, a, b), rows)
+
+    def chunks(self, hidden_size: int) -> Iterator[tuple[int, int]]:
+        """Ranges of the vocabulary, one of which is worked on at a time."""
+        size = QUANTIZED_ROWS if self.kernel == "quantized" else max(1, DEQUANTIZED_ELEMENTS // hidden_size)
+        for start in range(0, self.vocab_size, size):
+            yield start, min(start + size, self.vocab_size)
+
+
+def forward_backward(n: mx.array, labels: np.ndarray, head: Head, weight: float) -> tuple[mx.array, mx.array]:
     """n (B × L × C), labels (B × L, -1: none) -> (Σ loss, a float32 scalar; ∂(weight·Σ loss)/∂n, in n's dtype).
 
     With `weight` = 1 / (labelled tokens of the whole step), accumulated micro-batches add up to the mean over tokens.
     """
-    flat = n.reshape(-1, n.shape[-1])
-    rows = np.flatnonzero(labels.reshape(-1) >= 0)
-    if not len(rows):
+    flat, labels = n.reshape(-1, n.shape[-1]), labels.reshape(-1)
+    labelled = np.flatnonzero(labels >= 0).astype(np.int32)
+    if not len(labelled):
         return mx.array(0.0), mx.zeros_like(n)
-    whole = len(rows) == flat.shape[0]
-    targets = mx.array(labels.reshape(-1)[rows].astype(np.int32))[:, None]
-    at = mx.array(rows.astype(np.int32))
-    z = frozen_matmul.forward((flat if whole else flat[at]).astype(mx.float32), head)  # (rows × vocab)
-    lse = mx.logsumexp(z, axis=-1, keepdims=True)
-    picked = mx.take_along_axis(z, targets, axis=-1)
-    loss = (lse - picked).sum()
-    mx.eval(loss, lse)
-    picked = None
-    # softmax − onehot, times the weight. Each step is the only user of the one before and takes over its buffer.
-    dz = weight * mx.exp(z - lse)
-    z = None
-    at_target = mx.take_along_axis(dz, targets, axis=-1) - weight
-    mx.eval(dz, at_target)
-    dz = mx.put_along_axis(dz, targets, at_target, axis=-1)
-    mx.eval(dz)
-    dn = frozen_matmul.backward(dz, head).astype(n.dtype)
-    dz = None
-    mx.eval(dn)
+    whole, at = len(labelled) == len(labels), mx.array(labelled)
+    targets = labels[labelled].astype(np.int32)
+    loss, dx = _online((flat if whole else flat[at]).astype(mx.float32), targets, head)
+    dx = (weight * dx).astype(n.dtype)
     if not whole:
-        dn = mx.zeros_like(flat).at[at].add(dn)
-    return loss, dn.reshape(n.shape)
+        dx = mx.zeros_like(flat).at[at].add(dx)
+    return loss, dx.reshape(n.shape)
 
 
-def logits(n: mx.array, head: FrozenLinear) -> mx.array:
-    """n (… × C) -> z = n·W_headᵀ (… × vocab) in float32."""
-    return frozen_matmul.forward(n.astype(mx.float32), head)
+def logits(n: mx.array, head: Head) -> mx.array:
+    """n (… × C) -> z = n·Wᵀ (… × vocab) in float32."""
+    n = n.astype(mx.float32)
+    return mx.concatenate([frozen_matmul.forward(n, head.part(*chunk)) for chunk in head.chunks(n.shape[-1])], axis=-1)
+
+
+def _online(x: mx.array, targets: np.ndarray, head: Head) -> tuple[mx.array, mx.array]:
+    """x (R × C) float32, targets (R) -> (Σ loss, ∂Σ loss/∂x), evaluated."""
+    label = mx.array(targets)[:, None]
+    largest, total = mx.full((len(targets), 1), -mx.inf), mx.zeros((len(targets), 1))
+    picked, dx = mx.zeros_like(total), mx.zeros_like(x)
+    for start, stop in head.chunks(x.shape[-1]):
+        part = head.part(start, stop)
+        z = frozen_matmul.forward(x, part)
+        here = mx.take_along_axis(z, mx.clip(label - start, 0, stop - start - 1), axis=-1)
+        picked = mx.where((label >= start) & (label < stop), here, picked)
+        before, largest = largest, mx.maximum(largest, z.max(axis=-1, keepdims=True))
+        shrink, p = mx.exp(before - largest), mx.exp(z - largest)
+        z = here = None
+        total = total * shrink + p.sum(axis=-1, keepdims=True)
+        dx = dx * shrink + frozen_matmul.backward(p, part)
+        part = p = None
+        # Now, so that one chunk is gone before the next exists.
+        mx.eval(largest, total, picked, dx)
+    loss = (largest + mx.log(total) - picked).sum()
+    dx = dx / total - head.rows(targets)
+    mx.eval(loss, dx)
+    return loss, dx

@@ -57,10 +57,10 @@ def backward(g: mx.array, linear: FrozenLinear) -> mx.array:
     if linear.kernel == "quantized":
         return _quantized(g, linear, transpose=False)
     if len(row_blocks(linear)) == 1:
-        return (g.astype(mx.float32) @ dequantized_rows(linear, 0, linear.out_features)).astype(g.dtype)
+        return (g.astype(mx.float32) @ dequantized_rows(linear, slice(None))).astype(g.dtype)
     dx = mx.zeros((*g.shape[:-1], linear.in_features), mx.float32)
     for start, stop in row_blocks(linear):
-        dx = mx.addmm(dx, g[..., start:stop].astype(mx.float32), dequantized_rows(linear, start, stop))
+        dx = mx.addmm(dx, g[..., start:stop].astype(mx.float32), dequantized_rows(linear, slice(start, stop)))
         _settle(dx, linear)
     return dx.astype(g.dtype)
 
@@ -93,7 +93,7 @@ def _part(linear: FrozenLinear, rows: slice, columns: slice, bias: mx.array | No
     )
     if linear.kernel == "quantized":
         return part
-    weight = dequantized_rows(part, 0, part.out_features)
+    weight = dequantized_rows(part, slice(None))
     return replace(part, weight=weight, scales=None, biases=None, bits=None, group_size=None)
 
 
@@ -102,10 +102,10 @@ def _product(x: mx.array, linear: FrozenLinear) -> mx.array:
         return _quantized(x, linear, transpose=True)
     operand = x.astype(mx.float32)
     if len(row_blocks(linear)) == 1:
-        return (operand @ dequantized_rows(linear, 0, linear.out_features).T).astype(x.dtype)
+        return (operand @ dequantized_rows(linear, slice(None)).T).astype(x.dtype)
     y = mx.zeros((*x.shape[:-1], linear.out_features), x.dtype)
     for start, stop in row_blocks(linear):
-        y[..., start:stop] = (operand @ dequantized_rows(linear, start, stop).T).astype(x.dtype)
+        y[..., start:stop] = (operand @ dequantized_rows(linear, slice(start, stop)).T).astype(x.dtype)
         _settle(y, linear)
     return y
 
@@ -133,15 +133,15 @@ def _settle(result: mx.array, linear: FrozenLinear) -> None:
         mx.eval(result)
 
 
-def dequantized_rows(linear: FrozenLinear, start: int, stop: int) -> mx.array:
-    """Rows start…stop-1 of W₀ in float32.
+def dequantized_rows(linear: FrozenLinear, rows: slice | mx.array) -> mx.array:
+    """Some rows of W₀ in float32.
 
     mx.dequantize computes in the dtype of the scales, so these are cast first: float16 scales otherwise cost 5.6e-4.
     """
     if linear.bits is None:
-        return linear.weight[start:stop].astype(mx.float32)
-    scales, biases = (a[start:stop].astype(mx.float32) for a in (linear.scales, linear.biases))
-    return mx.dequantize(linear.weight[start:stop], scales, biases, group_size=linear.group_size, bits=linear.bits)
+        return linear.weight[rows].astype(mx.float32)
+    scales, biases = (a[rows].astype(mx.float32) for a in (linear.scales, linear.biases))
+    return mx.dequantize(linear.weight[rows], scales, biases, group_size=linear.group_size, bits=linear.bits)
 
 
 def row_blocks(linear: FrozenLinear) -> list[tuple[int, int]]:

@@ -58,7 +58,7 @@ def _forward_error(fast: FrozenLinear, slow: FrozenLinear, x: mx.array) -> float
     mx.eval(y, operand)
     squares = mx.zeros((2,))
     for start, stop in frozen_matmul.row_blocks(slow):
-        expected = operand @ frozen_matmul.dequantized_rows(slow, start, stop).T
+        expected = operand @ frozen_matmul.dequantized_rows(slow, slice(start, stop)).T
         difference = y[:, start:stop].astype(mx.float32) - expected
         squares = squares + mx.stack([difference.square().sum(), expected.square().sum()])
         expected = difference = None

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from mesp_core.ops import cross_entropy, frozen_matmul
+from mesp_core.ops.cross_entropy import Head
 
 VOCAB, HIDDEN = 61, 32
 WEIGHT = 0.37
@@ -27,6 +28,14 @@ def reference(plain, n, labels, dense, weight):
     return total, gradient
 
 
+@pytest.fixture(autouse=True, params=[61, 60, 16, 1], ids=lambda rows: f"{rows} entries at a time")
+def chunk(request, monkeypatch):
+    """The vocabulary whole, in chunks the last of which is shorter, and entry by entry."""
+    monkeypatch.setattr(cross_entropy, "DEQUANTIZED_ELEMENTS", request.param * HIDDEN)
+    monkeypatch.setattr(cross_entropy, "QUANTIZED_ROWS", request.param)
+    return request.param
+
+
 @pytest.fixture(params=LABELS)
 def labels(request):
     return np.array(LABELS[request.param], np.int32)
@@ -37,7 +46,7 @@ def test_loss_and_gradient(labels, bits, kernel, make_linear, noise, plain, asse
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=bits, kernel=kernel, dtype=mx.bfloat16)
     n = noise(*labels.shape, HIDDEN, scale=2.0)
     expected, expected_dn = reference(plain, n, labels, dense, WEIGHT)
-    loss, dn = cross_entropy.forward_backward(n, labels, head, WEIGHT)
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), WEIGHT)
     assert loss.shape == () and loss.dtype == mx.float32
     assert loss.item() == pytest.approx(expected.item(), rel=2e-6)
     assert_close(dn, expected_dn, name="dn")
@@ -51,7 +60,7 @@ def test_more_than_one_row_block_of_the_vocabulary(make_linear, noise, plain, as
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=4)
     n = noise(*labels.shape, HIDDEN)
     expected, expected_dn = reference(plain, n, labels, dense, WEIGHT)
-    loss, dn = cross_entropy.forward_backward(n, labels, head, WEIGHT)
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), WEIGHT)
     assert loss.item() == pytest.approx(expected.item(), rel=2e-6)
     assert_close(dn, expected_dn)
 
@@ -63,7 +72,7 @@ def test_half_precision_is_rounded_once(kernel, dtype, bound, labels, make_linea
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=4, dtype=mx.float16, kernel=kernel)
     n = noise(*labels.shape, HIDDEN, dtype=dtype, scale=2.0)
     expected, expected_dn = reference(plain, n.astype(mx.float32), labels, dense, WEIGHT)
-    loss, dn = cross_entropy.forward_backward(n, labels, head, WEIGHT)
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), WEIGHT)
     assert (loss.dtype, dn.dtype) == (mx.float32, dtype)
     assert loss.item() == pytest.approx(expected.item(), rel=2e-6)
     assert_close(dn, expected_dn, bound)
@@ -73,8 +82,8 @@ def test_the_weight_scales_the_gradient_and_not_the_loss(make_linear, noise, ass
     labels = np.array(LABELS["padded"])
     head, _, _ = make_linear(VOCAB, HIDDEN, bits=4)
     n = noise(*labels.shape, HIDDEN)
-    loss, dn = cross_entropy.forward_backward(n, labels, head, 1.0)
-    third, dn_third = cross_entropy.forward_backward(n, labels, head, 1 / 3)
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), 1.0)
+    third, dn_third = cross_entropy.forward_backward(n, labels, Head.of(head), 1 / 3)
     assert loss.item() == third.item()
     assert_close(dn_third, dn / 3, 1e-6)
 
@@ -83,8 +92,8 @@ def test_micro_batches_add_up(make_linear, noise, assert_close):
     labels = np.array(LABELS["padded"])
     head, _, _ = make_linear(VOCAB, HIDDEN, bits=4)
     n = noise(*labels.shape, HIDDEN)
-    loss, dn = cross_entropy.forward_backward(n, labels, head, 0.25)
-    parts = [cross_entropy.forward_backward(n[i : i + 1], labels[i : i + 1], head, 0.25) for i in range(2)]
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), 0.25)
+    parts = [cross_entropy.forward_backward(n[i : i + 1], labels[i : i + 1], Head.of(head), 0.25) for i in range(2)]
     assert sum(part.item() for part, _ in parts) == pytest.approx(loss.item(), rel=1e-6)
     assert_close(mx.concatenate([part for _, part in parts]), dn, 1e-6)
 
@@ -102,7 +111,7 @@ def test_huge_logits_stay_finite(scale, make_linear, noise):
     labels = np.array(LABELS["all rows"])
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=4)
     n = noise(*labels.shape, HIDDEN, scale=scale)
-    loss, dn = cross_entropy.forward_backward(n, labels, head, 1.0)
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), 1.0)
     z = np.array(n @ dense.T).reshape(-1, VOCAB).astype(np.float64)
     top = z.max(axis=1, keepdims=True)
     expected = (np.log(np.exp(z - top).sum(axis=1)) + top[:, 0] - z[range(len(z)), labels.reshape(-1)]).sum()
@@ -114,7 +123,7 @@ def test_each_gradient_row_of_the_logits_sums_to_nothing(make_linear, noise):
     """softmax − onehot sums to 0: with a head whose rows are all alike, no gradient is left."""
     _, dense, _ = make_linear(VOCAB, HIDDEN)
     alike = frozen_matmul.FrozenLinear(mx.broadcast_to(dense[:1], dense.shape))
-    _, dn = cross_entropy.forward_backward(noise(1, 4, HIDDEN), np.array([[0, 5, 60, 3]]), alike, 1.0)
+    _, dn = cross_entropy.forward_backward(noise(1, 4, HIDDEN), np.array([[0, 5, 60, 3]]), Head.of(alike), 1.0)
     assert mx.abs(dn).max().item() < 1e-6
 
 
@@ -122,6 +131,6 @@ def test_each_gradient_row_of_the_logits_sums_to_nothing(make_linear, noise):
 def test_logits(kernel, make_linear, noise, assert_close):
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=4, kernel=kernel, dtype=mx.bfloat16)
     n = noise(2, 3, HIDDEN, dtype=mx.bfloat16)
-    z = cross_entropy.logits(n, head)
+    z = cross_entropy.logits(n, Head.of(head))
     assert z.dtype == mx.float32
     assert_close(z, n.astype(mx.float32) @ dense.T)
