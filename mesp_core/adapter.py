@@ -14,7 +14,7 @@ import numpy as np
 from mesp_core.adapter_folder import replacing
 from mesp_core.config import RunConfig
 from mesp_core.errors import MespError, UsageError
-from mesp_core.methods.blockwise import AdapterTree
+from mesp_core.methods.method import AdapterTree
 from mesp_core.models.architecture import Architecture, projection_path
 
 WEIGHTS_FILE, CONFIG_FILE = "adapters.safetensors", "adapter_config.json"

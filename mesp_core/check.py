@@ -10,6 +10,8 @@ The parent side (`run_check`) loads no MLX; `python -m mesp_core.check` is the c
 
 import json
 import sys
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,6 +68,10 @@ def run_check(config: RunConfig, methods: Sequence[str], prepared: Prepared) -> 
         "model_folder": str(prepared.source.path),
         "tokens_folder": str(prepared.tokens.path),
     }
+    # Read while the child works: a pipe that is full of warnings would stop it.
+    words: deque[str] = deque(maxlen=3)
+    reader = threading.Thread(target=lambda: words.extend(child.stderr), daemon=True)
+    reader.start()
     last = {}
     try:
         child.stdin.write(json.dumps(request) + "\n")
@@ -77,9 +83,10 @@ def run_check(config: RunConfig, methods: Sequence[str], prepared: Prepared) -> 
             last["bounds"] = tuple(last["bounds"])
             yield CheckResult(**last)
         else:
-            words = child.stderr.read().strip().splitlines()[-3:]
             if child.wait() != 0:
-                raise MespError(f"check: the computing process died (exit code {child.returncode}). {' / '.join(words)}")
+                reader.join(1.0)
+                told = " / ".join(word.strip() for word in words)
+                raise MespError(f"check: the computing process died (exit code {child.returncode}). {told}")
             return
         raise MespError(last["error"])
     finally:

@@ -91,6 +91,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         raise UsageError(f"model: {folder} is not a folder.")
     config_file = folder / "config.json"
     config = _read_json(config_file)
+    if config.get("model_file") is not None:
+        raise CheckpointError(f"{config_file}: model_file asks to run code from the model folder, which is never done.")
     architecture = architecture_from_config(config_file, config)
     entries = _entries(folder)
     quantization = _quantization(config_file, config)
@@ -140,7 +142,10 @@ def _entries(folder: Path) -> dict[str, TensorEntry]:
         weight_map = {}
         names = sorted(file.name for file in folder.glob("model*.safetensors"))
         if not names:
-            raise CheckpointError(f"{folder}: no model*.safetensors file in this folder.")
+            raise CheckpointError(
+                f"{folder}: no model*.safetensors file in this folder. Models in another format must be converted first, "
+                "for example with mlx_lm.convert."
+            )
     entries: dict[str, TensorEntry] = {}
     for name in names:
         entries |= {

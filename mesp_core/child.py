@@ -17,6 +17,8 @@ def child_environment(blas: Path | None) -> dict[str, str]:
     """
     environment = dict(os.environ)
     environment.setdefault("MLX_BFS_MAX_WIDTH", "1")
+    # Newer GPUs otherwise multiply "float32" with 10 bits of mantissa.
+    environment.setdefault("MLX_ENABLE_TF32", "0")
     environment["PYTHONUNBUFFERED"] = "1"
     # The package we are, wherever the child starts.
     root = str(Path(mesp_core.__file__).resolve().parent.parent)

@@ -2,11 +2,12 @@
 
 import argparse
 import dataclasses
+import difflib
 import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -49,6 +50,14 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}. See {self.prog} --help.")
+
+    def parse_known_args(self, args=None, namespace=None):  # noqa: ANN001 (as argparse has it)
+        """Refuse what is unknown here, where the command and its options are known; argparse does at the top."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            near = difflib.get_close_matches(unknown[0].split("=")[0], self._option_string_actions, n=1)
+            self.error(f"there is no {unknown[0]!r} here" + (f"; did you mean {near[0]}?" if near else ""))
+        return found, unknown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -140,6 +149,19 @@ def _metavar(field: str, kind: type) -> str | None:
 
 
 def _config(options: argparse.Namespace, **changes: str) -> RunConfig:
+    return _with_flag_named(lambda: _preset(options, **changes))
+
+
+def _with_flag_named(make: Callable[[], RunConfig]) -> RunConfig:
+    """Errors of the configuration name its fields; whoever typed a flag wants to read that."""
+    try:
+        return make()
+    except UsageError as error:
+        field, colon, rest = str(error).partition(":")
+        raise UsageError(f"{FLAGS[field][0]}{colon}{rest}" if field in FLAGS else str(error)) from None
+
+
+def _preset(options: argparse.Namespace, **changes: str) -> RunConfig:
     given = {name: getattr(options, name) for name in [*FLAGS, "target_modules"] if getattr(options, name) is not None}
     return preset(options.preset, **given, **changes)
 
@@ -197,14 +219,11 @@ def _check(options: argparse.Namespace) -> int:
 def _data(options: argparse.Namespace) -> int:
     from mesp_core.data import wikitext2
 
-    if options.out.exists():
-        raise UsageError(f"out: {options.out} already exists; name another file.")
-    rows = wikitext2.build(options.out, options.split)
-    print(
-        json.dumps({"event": "data", "file": str(options.out), "rows": rows})
-        if options.json
-        else f"{rows} rows in {options.out}"
-    )
+    out = options.out.expanduser()
+    if out.exists():
+        raise UsageError(f"--out: {out} already exists; name another file.")
+    rows = wikitext2.build(out, options.split)
+    print(json.dumps({"event": "data", "file": str(out), "rows": rows}) if options.json else f"{rows} rows in {out}")
     return 0
 
 

@@ -1,6 +1,7 @@
 """Running several methods on one configuration, one after the other, each alone on the machine."""
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from mesp_core.prepare import Prepared
 from mesp_core.results import Results
 from mesp_core.session import Outcome, Session
 from mesp_core.worker import Job
+
+SAVE_EVERY_S = 30.0
+# Ends that say nothing about the next method: it is run all the same.
+OF_ONE_METHOD = ("finished", "stopped", "memory-limit", "crashed", "silent")
 
 
 class Comparison:
@@ -30,9 +35,14 @@ class Comparison:
         self.results = Results(settings, describe_machine(), paper)
         self.session: Session | None = None
         self._ended = False
+        self._saved = time.monotonic()
 
     def run(self) -> Iterator[events.Event]:
-        """Yield every event of every method. A method that fails ends the comparison; those before it are kept."""
+        """Yield every event of every method.
+
+        A method that runs out of memory or time, or crashes, leaves the others theirs. An error in what all of them are
+        given ends the comparison; what was done before is kept.
+        """
         try:
             for method in self.methods:
                 if self._ended:
@@ -42,11 +52,12 @@ class Comparison:
                     return
                 for event in self.session.run():
                     self.results.add(event)
+                    if isinstance(event, events.Step) and time.monotonic() - self._saved > SAVE_EVERY_S:
+                        self._save()
                     yield event
                 self.results.end(method, self.session.outcome)
-                if any(result.steps for result in self.results.methods.values()):
-                    self.results.save(self.out / RESULTS_FILE)
-                if self.session.outcome.kind != "finished":
+                self._save()
+                if self.session.outcome.kind not in OF_ONE_METHOD:
                     return
         finally:
             self._remove_empty_folders()
@@ -65,12 +76,18 @@ class Comparison:
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the last method that was started ended."""
-        return self.session.outcome if self.session else None
+        """How the first method that failed ended, else how the last one that was started did; None if none was."""
+        outcomes = [result.outcome for result in self.results.methods.values() if result.outcome is not None]
+        return next((outcome for outcome in outcomes if not outcome.ok), outcomes[-1] if outcomes else None)
 
     def adapter_folder(self, method: str) -> Path:
         """Where a method's adapter goes."""
         return self.out / folder_name(method) / "adapter"
+
+    def _save(self) -> None:
+        if any(result.steps for result in self.results.methods.values()):
+            self.results.save(self.out / RESULTS_FILE)
+        self._saved = time.monotonic()
 
     def _job(self, method: str) -> Job:
         return Job(

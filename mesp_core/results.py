@@ -15,15 +15,19 @@ from mesp_core.session import Outcome
 from mesp_core.whole_file import write_whole
 
 SCHEMA = 1
-AT_EITHER_END = 5  # steps whose mean loss is given at the beginning and the end
+AT_EITHER_END = 5  # steps at most whose mean loss is given at the beginning and the end
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the comparison table: its key in a row, its heading with the unit, and how a value is written."""
+    """One column of the comparison table: its key in a row, its heading with the unit, and how a value is written.
+
+    `short` is the heading where there is little room.
+    """
 
     key: str
     heading: str
+    short: str
     form: str
     lower_is_better: bool | None = None
 
@@ -33,15 +37,15 @@ class Column:
 
 
 COLUMNS = (
-    Column("method", "method", "{}"),
-    Column("step_time_s", "s/step", "{:.3f}", True),
-    Column("tokens_per_s", "tokens/s", "{:.0f}", False),
-    Column("allocator_peak_mb", "allocator peak, MB", "{:.1f}", True),
-    Column("footprint_peak_mb", "footprint peak, MB", "{:.1f}", True),
-    Column("training_memory_mb", "training memory, MB", "{:.1f}", True),
-    Column("reduction", "less than first", "{:.0%}", False),
-    Column("final_loss", "final loss", "{:.4f}", None),
-    Column("max_loss_difference", "loss difference", "{:.1e}", None),
+    Column("method", "method", "method", "{}"),
+    Column("step_time_s", "s/step", "s/step", "{:.3f}", True),
+    Column("tokens_per_s", "tokens/s", "tok/s", "{:.0f}", False),
+    Column("allocator_peak_mb", "allocator peak, MB", "alloc. MB", "{:.1f}", True),
+    Column("footprint_peak_mb", "footprint peak, MB", "footpr. MB", "{:.1f}", True),
+    Column("training_memory_mb", "training memory, MB", "train. MB", "{:.1f}", True),
+    Column("reduction", "less than first", "less", "{:.0%}", False),
+    Column("final_loss", "final loss", "loss", "{:.4f}", None),
+    Column("max_loss_difference", "loss difference", "differs", "{:.1e}", None),
 )
 
 
@@ -84,7 +88,7 @@ class Results:
 
         step_time_s is the median; max_loss_difference the largest |loss − first's| / first's over the steps both did;
         reduction how much less training memory it took than the first method; the loss_start and loss_end are means
-        over up to five steps.
+        over up to five steps each, never the same ones.
         """
         result, first = self.methods[method], next(iter(self.methods))
         steps = result.steps
@@ -97,6 +101,7 @@ class Results:
         if not steps:
             return summary
         losses = [step.loss for step in steps]
+        window = max(1, min(AT_EITHER_END, len(steps) // 2))
         seconds = sum(step.step_time_s for step in steps)
         summary |= {
             "step_time_s": statistics.median(step.step_time_s for step in steps),
@@ -104,8 +109,8 @@ class Results:
             "allocator_peak_mb": max(step.allocator_peak_mb for step in steps),
             "allocator_peak_by_phase_mb": _largest_by_phase(steps),
             "final_loss": losses[-1],
-            "loss_start": statistics.fmean(losses[:AT_EITHER_END]),
-            "loss_end": statistics.fmean(losses[-AT_EITHER_END:]),
+            "loss_start": statistics.fmean(losses[:window]),
+            "loss_end": statistics.fmean(losses[-window:]),
         }
         if method != first:
             summary["max_loss_difference"] = _loss_difference(steps, self.methods[first].steps)

@@ -27,6 +27,7 @@ ITEM_SIZES = {
     "U16": 2,
 }
 LARGEST_HEADER = 100 * 1024 * 1024
+GIT_LFS = b"version "  # how the text begins that stands for a file left in Git LFS
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,10 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
     try:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            length = int.from_bytes(stream.read(8), "little")
+            first = stream.read(8)
+            if first == GIT_LFS:
+                raise CheckpointError(f"{file}: a Git LFS pointer, not the weights. Run `git lfs pull` in its folder.")
+            length = int.from_bytes(first, "little")
             if size < 8 or not 2 <= length <= min(LARGEST_HEADER, size - 8):
                 raise CheckpointError(
                     f"{file}: not a whole safetensors file: it has {size:,} bytes, too few for its header. "

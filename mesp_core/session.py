@@ -21,6 +21,7 @@ from mesp_core.memory import MB, Meter
 from mesp_core.worker import Job
 
 SILENCE_S = 10.0
+START_S = 120.0  # the first load of MLX's libraries may be scanned by the system, and holds Python's lock meanwhile
 LAST_WORDS = 20  # lines of the worker's stderr that are kept
 
 
@@ -70,6 +71,7 @@ class Session:
         self._steps = 0
         self._heard = 0.0  # when the worker last said something, by time.monotonic()
         self._footprint_mb = 0.0
+        self._loaded = False
 
     @property
     def pid(self) -> int | None:
@@ -133,6 +135,7 @@ class Session:
 
     def _until_silent(self) -> Iterator[events.Event]:
         """Events as they come, until the worker's stdout ends; a worker that is silent for too long is ended."""
+        turn = time.monotonic()
         while True:
             try:
                 event = self._queue.get(timeout=0.2)
@@ -141,7 +144,10 @@ class Session:
             else:
                 if event is None:
                     return
-            if time.monotonic() - self._heard > self.silence_s:
+            last_turn, turn = turn, time.monotonic()
+            if turn - last_turn > 2.0:  # it is we who were away, suspended or busy: listen again before judging
+                self._heard = turn
+            if turn - self._heard > (self.silence_s if self._loaded else max(self.silence_s, START_S)):
                 self.kill("silent")
             if self._end_asked is not None:  # also where `kill` came while the child was being started
                 self.kill()
@@ -181,6 +187,7 @@ class Session:
                 self._last_words.append(line.rstrip("\n"))
                 continue
             if isinstance(event, events.Loaded):
+                self._loaded = True
                 self._meter.mark()
                 start_mb = self._meter.current / MB
             if isinstance(event, events.Step):

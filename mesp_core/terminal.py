@@ -21,6 +21,8 @@ from mesp_core.out_folder import RESULTS_FILE
 from mesp_core.prepare import Prepared
 from mesp_core.results import COLUMNS
 
+ROOMY = 150  # characters in which the full headings fit
+
 
 class Terminal:
     """Shows one command's run; used as a context manager so that the progress line is gone at the end.
@@ -90,12 +92,15 @@ class Terminal:
                 self._err.print("Stopping after this step; press Ctrl-C again to end at once.")
                 comparison.stop()
 
-        before = signal.signal(signal.SIGINT, on_interrupt)
+        # A closed terminal window or a polite kill ends it in the same way.
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, on_interrupt) for number in numbers}
         try:
             for event in comparison.run():
                 self._show(event, comparison.config.steps)
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def table(self, comparison: Comparison) -> None:
         """The comparison table, the paper's rows beneath it, and where the files are."""
@@ -105,8 +110,10 @@ class Terminal:
                 self._json({"event": "summary", **row})
             return
         table = Table(box=SIMPLE_HEAD)
+        roomy = self._out.width >= ROOMY
         for column in COLUMNS:
-            table.add_column(column.heading, justify="left" if column.key == "method" else "right", overflow="fold")
+            heading = column.heading if roomy else column.short
+            table.add_column(heading, justify="left" if column.key == "method" else "right", overflow="fold")
         for row in results.rows():
             table.add_row(*(Text(column.text(row[column.key])) for column in COLUMNS))
         for row in results.paper:
@@ -118,7 +125,7 @@ class Terminal:
             table.add_row(*(Text(column.text(shown.get(column.key))) for column in COLUMNS), style="dim")
         self._out.print(table)
         for method, result in results.methods.items():
-            if result.steps and comparison.adapter_folder(method).is_dir():
+            if len(result.steps) > 1 and comparison.adapter_folder(method).is_dir():
                 summary = results.summary(method)
                 self._say(
                     f"{method}: mean loss {summary['loss_start']:.3f} → {summary['loss_end']:.3f}, "

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -13,15 +12,7 @@ from mesp_core.config import RunConfig
 from mesp_core.data.batches import Batch
 from mesp_core.errors import MespError
 from mesp_core.memory import MB
-from mesp_core.methods.blockwise import AdapterTree, EnterPhase
-
-
-class Method(Protocol):
-    """What a training method is: gradients of weight·Σ loss for one batch, told phase by phase."""
-
-    def loss_and_gradients(
-        self, adapters: AdapterTree, batch: Batch, weight: float, enter: EnterPhase
-    ) -> tuple[mx.array, AdapterTree]: ...
+from mesp_core.methods.method import AdapterTree, Method
 
 
 @dataclass(frozen=True)

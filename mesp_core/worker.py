@@ -171,7 +171,7 @@ def run(job: Job, channel: Channel) -> None:
         out_of_time = config.time_limit_s and time.monotonic() - start >= config.time_limit_s
         if out_of_time and result.step < config.steps:
             channel.log(
-                "info", f"Stopping after step {result.step}: the time limit of {config.time_limit_s:g} s has passed."
+                "warning", f"Stopping after step {result.step}: the time limit of {config.time_limit_s:g} s has passed."
             )
         return not (channel.stop_asked.is_set() or out_of_time)
 

@@ -98,7 +98,12 @@ def _parse(raw: bytes) -> Any:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         found = f"broken JSON at column {error.colno} ({error.msg})"
-        raise _Problem(found, "one complete JSON value on each line") from None
+        expected = "one complete JSON value on each line"
+        if not text.startswith(("{", "[")):
+            expected += f", not CSV or plain text; a row is like {ANY_FORMAT}"
+        elif text == "[":
+            expected += "; this looks like one JSON array over several lines: write each of its items as one line"
+        raise _Problem(found, expected) from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of nested brackets
         raise _Problem(f"JSON that cannot be read ({error})", f"a row like {ANY_FORMAT}") from None
     if "\\u" in text:

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-import mesp_core
 from mesp_core import errors
 from mesp_core.cache import cache_dir
+from mesp_core.child import child_environment
 from mesp_core.data.special_tokens import TEMPLATE_FILE
 from mesp_core.data.token_set import TokenSet
 from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
@@ -80,6 +80,8 @@ def _key(data: Path, model_dir: Path, options: dict[str, Any]) -> str:
         raise UsageError(f"The data file {data} is a folder; name a .jsonl file in it.")
     try:
         content = _hash_of(data)
+    except FileNotFoundError:
+        raise UsageError(f"The data file {data} does not exist; check the path.") from None
     except OSError as error:
         raise UsageError(f"The data file {data} cannot be read: {error.strerror or error}.") from None
     parts: dict[str, Any] = {"version": FORMAT_VERSION, "tokenizers": version("tokenizers"), "data": content, **options}
@@ -134,16 +136,13 @@ def _make(entry: Path, request: dict[str, Any]) -> None:
 
 def _run_child(request: dict[str, Any]) -> None:
     """Run mesp_core.data.tokenise_child; its errors are raised here, with the same class and text."""
-    # The child must find this very package, wherever it was imported from, and nothing that lies in the working folder.
-    search = [str(Path(mesp_core.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search))}
     child = subprocess.run(
         [sys.executable, "-P", "-m", "mesp_core.data.tokenise_child"],
         input=json.dumps(request),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
-        env=environment,
+        env=child_environment(None),
     )
     try:
         reply = json.loads(child.stdout.splitlines()[-1])

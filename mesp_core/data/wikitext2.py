@@ -36,7 +36,9 @@ def download() -> Path:
     """
     import huggingface_hub  # slow to import, and needed for this alone
     from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.utils import logging
 
+    logging.set_verbosity_error()  # its retries are told once, below
     try:
         return Path(huggingface_hub.hf_hub_download(REPO_ID, ARCHIVE, repo_type="dataset"))
     except LocalEntryNotFoundError:

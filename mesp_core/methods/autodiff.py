@@ -3,6 +3,7 @@
 Only here is mlx_lm imported. Nothing of `ops/` is used, so that agreement with it means something.
 """
 
+import math
 from pathlib import Path
 
 import mlx.core as mx
@@ -13,7 +14,7 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import dequantize_model, load_model
 
 from mesp_core.data.batches import Batch
-from mesp_core.methods.blockwise import AdapterTree, EnterPhase
+from mesp_core.methods.method import AdapterTree, EnterPhase
 
 
 class Autodiff:
@@ -33,7 +34,7 @@ class Autodiff:
         checkpointing: bool = False,
         dequantize: bool = False,
     ) -> None:
-        self.model, _ = load_model(folder, lazy=True)
+        self.model, _ = load_model(folder, lazy=True, trust_remote_code=False)
         self.model.set_dtype(dtype)
         if dequantize:
             self.model = dequantize_model(self.model)
@@ -70,5 +71,18 @@ class Autodiff:
         return loss / weight, gradients
 
     def _loss(self, inputs: mx.array, labels: mx.array, weight: float) -> mx.array:
-        losses = nn.losses.cross_entropy(self.model(inputs), mx.maximum(labels, 0))
+        logits, targets = self.model(inputs), mx.maximum(labels, 0)
+        picked = mx.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
+        losses = _logsumexp(logits) - picked
         return weight * (losses * (labels >= 0)).astype(mx.float32).sum()
+
+
+def _logsumexp(logits: mx.array) -> mx.array:
+    """Over the last axis, in two levels.
+
+    mx.logsumexp adds up a whole row in one float32 sum, in which the tail of a peaked distribution is lost: 3e-4 too
+    little on SmolLM2's 49,152 logits (measured against float64), and a gradient 3e-4 off. Two levels: 4e-6.
+    """
+    width = logits.shape[-1]
+    inner = max(n for n in range(1, math.isqrt(width) + 1) if width % n == 0)
+    return mx.logsumexp(mx.logsumexp(logits.reshape(*logits.shape[:-1], width // inner, inner), axis=-1), axis=-1)

@@ -142,6 +142,9 @@ def _mlp_backward(g: mx.array, n: mx.array, block: Block, adapters: Adapters, gr
     for both directions.
     """
     linears = {name: block.linears[name] for name in MLP}
+    if any(linear.kernel != "quantized" for linear in linears.values()):
+        # One size of part for all three: where one is dequantised all are, in sizes no kernel was checked for.
+        linears = {name: replace(linear, kernel="dequantize") for name, linear in linears.items()}
     h = {name: lora_linear.low_rank(n, adapters.get(name)) for name in ("gate_proj", "up_proj")}
     dn = mx.zeros(n.shape, mx.float32)
     parts: dict[str, list[tuple[mx.array, mx.array]]] = {name: [] for name in MLP}

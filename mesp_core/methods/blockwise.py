@@ -3,7 +3,7 @@
 Same ops, same weights, same order; the methods differ only in the function that takes one block backward.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import mlx.core as mx
@@ -12,14 +12,11 @@ from mesp_core.config import PROJECTIONS
 from mesp_core.data.batches import Batch
 from mesp_core.methods import block as decoder_block
 from mesp_core.methods.block import Adapters, BlockShape, Gradients
+from mesp_core.methods.method import AdapterTree, EnterPhase
 from mesp_core.models.architecture import projection_path
 from mesp_core.ops import cross_entropy, rms_norm
 from mesp_core.ops.lora_linear import LoRA
 from mesp_core.weights import Block, Weights
-
-# module path -> {"lora_a": …, "lora_b": …}: adapters and, in the same shape, their gradients
-AdapterTree = dict[str, dict[str, mx.array]]
-EnterPhase = Callable[[str], None]
 
 
 class BlockBackward(Protocol):
@@ -57,7 +54,7 @@ class Blockwise:
             mx.eval(x)
 
         enter("loss")
-        loss, g = self._loss(x, batch, weight)
+        loss, g = self._loss(x, batch)
         x = None
 
         enter("backward")
@@ -66,8 +63,11 @@ class Blockwise:
             g, of_layer = self.block_backward(
                 g, inputs.pop(), self.weights.block(layer), self._of_layer(adapters, layer), self.shape
             )
+            # Only now: g times 1/tokens would be below float16's smallest numbers.
             for name, (da, db) in of_layer.items():
-                gradients[projection_path(layer, name)] = {"lora_a": da, "lora_b": db}
+                gradients[projection_path(layer, name)] = {"lora_a": weight * da, "lora_b": weight * db}
+            of_layer = da = db = None
+            mx.eval(gradients)
         return loss, gradients
 
     def logits(self, adapters: AdapterTree, ids) -> mx.array:  # noqa: ANN001 (a numpy array)
@@ -79,11 +79,11 @@ class Blockwise:
         n = rms_norm.forward(x, self.weights.final_norm(), self.shape.eps)
         return cross_entropy.logits(n, self.weights.head())
 
-    def _loss(self, x: mx.array, batch: Batch, weight: float) -> tuple[mx.array, mx.array]:
-        """x, the last block's output -> (Σ loss, ∂(weight·Σ loss)/∂x), through the final norm and the head."""
+    def _loss(self, x: mx.array, batch: Batch) -> tuple[mx.array, mx.array]:
+        """x, the last block's output -> (Σ loss, ∂Σ loss/∂x), through the final norm and the head."""
         norm = self.weights.final_norm()
         n = rms_norm.forward(x, norm, self.shape.eps)
-        loss, dn = cross_entropy.forward_backward(n, batch.labels, self.weights.head(), weight)
+        loss, dn = cross_entropy.forward_backward(n, batch.labels, self.weights.head())
         n = None
         g = rms_norm.backward(dn, x, norm, self.shape.eps)
         mx.eval(g)

@@ -8,9 +8,9 @@ from mesp_core.checkpoint import Checkpoint
 from mesp_core.config import RunConfig
 from mesp_core.methods import mebp, mesp
 from mesp_core.methods.block import used_shapes
-from mesp_core.methods.blockwise import AdapterTree, Blockwise
+from mesp_core.methods.blockwise import Blockwise
+from mesp_core.methods.method import AdapterTree, Method
 from mesp_core.methods.names import parse_method
-from mesp_core.train import Method
 from mesp_core.weights import FLOAT_DTYPES, Weights
 
 BLOCK_BACKWARDS = {

@@ -19,7 +19,6 @@ def block_backward(
         return decoder_block.forward(x, block, loras, shape)
 
     arrays = [array for name in names for array in (adapters[name].a, adapters[name].b)]
-    _, (dx, *gradients) = mx.vjp(run, [x, *arrays], [g])
-    g = None
+    dx, *gradients = mx.vjp(run, [x, *arrays], [g])[1]  # the primal output would keep the activations alive
     mx.eval(dx, gradients)
     return dx, dict(zip(names, zip(gradients[::2], gradients[1::2], strict=True), strict=True))

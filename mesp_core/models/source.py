@@ -95,6 +95,11 @@ def _refuse_what_is_no_hub_id(model: str, path: Path) -> None:
         raise UsageError(f"model is empty. {_ALLOWED}")
     if "://" in model:
         raise UsageError(f"model '{model}' is a web address. {_ALLOWED}")
+    if model.lower().endswith(".gguf"):
+        raise UsageError(
+            f"model '{model}' is a GGUF file, which is not supported. Use the same model from mlx-community, "
+            "or convert the original with mlx_lm.convert."
+        )
     if path.is_file():
         raise UsageError(f"model '{model}' is a file. Pass the folder that holds it, with its config.json.")
     if model.lower().endswith(_FILE_ENDINGS):

@@ -46,11 +46,8 @@ class Head:
             yield start, min(start + size, self.vocab_size)
 
 
-def forward_backward(n: mx.array, labels: np.ndarray, head: Head, weight: float) -> tuple[mx.array, mx.array]:
-    """n (B × L × C), labels (B × L, -1: none) -> (Σ loss, a float32 scalar; ∂(weight·Σ loss)/∂n, in n's dtype).
-
-    With `weight` = 1 / (labelled tokens of the whole step), accumulated micro-batches add up to the mean over tokens.
-    """
+def forward_backward(n: mx.array, labels: np.ndarray, head: Head) -> tuple[mx.array, mx.array]:
+    """n (B × L × C), labels (B × L, -1: none) -> (Σ loss, a float32 scalar; ∂Σ loss/∂n, in n's dtype)."""
     flat, labels = n.reshape(-1, n.shape[-1]), labels.reshape(-1)
     labelled = np.flatnonzero(labels >= 0).astype(np.int32)
     if not len(labelled):
@@ -58,7 +55,7 @@ def forward_backward(n: mx.array, labels: np.ndarray, head: Head, weight: float)
     whole, at = len(labelled) == len(labels), mx.array(labelled)
     targets = labels[labelled].astype(np.int32)
     loss, dx = _online((flat if whole else flat[at]).astype(mx.float32), targets, head)
-    dx = (weight * dx).astype(n.dtype)
+    dx = dx.astype(n.dtype)
     if not whole:
         dx = mx.zeros_like(flat).at[at].add(dx)
     return loss, dx.reshape(n.shape)

@@ -54,7 +54,7 @@ def forward(x: mx.array, linear: FrozenLinear) -> mx.array:
 
 def backward(g: mx.array, linear: FrozenLinear) -> mx.array:
     """g = ∂L/∂y (T × out) -> ∂x = g·W₀ (T × in), in g's dtype."""
-    if linear.kernel == "quantized":
+    if _in_one_product(g, linear):
         return _quantized(g, linear, transpose=False)
     if len(row_blocks(linear)) == 1:
         return (g.astype(mx.float32) @ dequantized_rows(linear, slice(None))).astype(g.dtype)
@@ -98,7 +98,7 @@ def _part(linear: FrozenLinear, rows: slice, columns: slice, bias: mx.array | No
 
 
 def _product(x: mx.array, linear: FrozenLinear) -> mx.array:
-    if linear.kernel == "quantized":
+    if _in_one_product(x, linear):
         return _quantized(x, linear, transpose=True)
     operand = x.astype(mx.float32)
     if len(row_blocks(linear)) == 1:
@@ -150,10 +150,14 @@ def row_blocks(linear: FrozenLinear) -> list[tuple[int, int]]:
     return [(start, min(start + rows, linear.out_features)) for start in range(0, linear.out_features, rows)]
 
 
+def _in_one_product(x: mx.array, linear: FrozenLinear) -> bool:
+    """Whether MLX can multiply without a float copy of W₀: a plain W₀ of another dtype than x would be cast whole."""
+    return linear.kernel == "quantized" and (linear.bits is not None or linear.weight.dtype == x.dtype)
+
+
 def _quantized(x: mx.array, linear: FrozenLinear, transpose: bool) -> mx.array:
     if linear.bits is None:
-        weight = linear.weight.astype(x.dtype)
-        return x @ (weight.T if transpose else weight)
+        return x @ (linear.weight.T if transpose else linear.weight)
     # Scales of another dtype would promote the product: bfloat16 x with float16 scales gives float32.
     scales, biases = linear.scales.astype(x.dtype), linear.biases.astype(x.dtype)
     return mx.quantized_matmul(

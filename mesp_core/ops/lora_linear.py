@@ -40,7 +40,7 @@ def backward(
     """g = ∂L/∂y (T × out), x (T × in) -> ∂x (T × in), (∂A, ∂B) (MeSP, arXiv 2602.13069, section 3).
 
     ∂B = s·hᵀ·g   ∂h = s·g·Bᵀ   ∂A = xᵀ·∂h   ∂x = g·W₀ + ∂h·Aᵀ,  with h = x·A recomputed unless it was kept.
-    The scale goes into the small factors, so that no second copy of g is made.
+    The scale goes into the small factors, so that no scaled copy of g is made.
     """
     if lora is None:
         return frozen_matmul.backward(g, linear), None

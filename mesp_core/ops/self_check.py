@@ -35,11 +35,12 @@ class Verdict:
 def check_kernel(shapes: Sequence[FrozenLinear], tokens: int, dtype: mx.Dtype) -> Verdict:
     """Try both products of the quantised kernel against float32 row blocks, on a real layer in every shape it is used in.
 
-    With `tokens` rows of `dtype`, and with a single one: few labelled rows reach the head, and MLX has another kernel
-    for few rows. A layer that is wrong in one of its shapes is not trusted in any.
+    With `tokens` rows of `dtype`, with one less (a batch is as long as its longest sample, any number), and with few:
+    few labelled rows may reach the head, and MLX has other kernels for few rows. A layer that is wrong in one of its
+    shapes is not trusted in any.
     """
     forward_error = backward_error = 0.0
-    for linear, rows in product(shapes, {1, tokens}):
+    for linear, rows in product(shapes, {1, min(13, tokens), max(1, tokens - 1), tokens}):
         fast, slow = replace(linear, kernel="quantized", bias=None), replace(linear, kernel="dequantize", bias=None)
         forward_error = _larger(forward_error, _forward_error(fast, slow, _noise(rows, linear.in_features, dtype)))
         backward_error = _larger(backward_error, _backward_error(fast, slow, _noise(rows, linear.out_features, dtype)))

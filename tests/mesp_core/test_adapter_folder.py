@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mesp_core.adapter_folder import PREVIOUS, clean_up, replacing
+from mesp_core.adapter_folder import clean_up, previous, replacing
 
 
 def write(folder, text):
@@ -37,6 +37,25 @@ def test_killed_between_the_renames(renames, tmp_path):
     """What a writer that is killed leaves is cleaned up, and the folder is never lost."""
     folder = tmp_path / "adapter"
     write(folder, "old")
+    kill_while_writing(folder, renames)
+    assert len(names(tmp_path)) == 2  # the old content under one of two names, and the half-written new one
+    assert folder.exists() == (renames == 0) and previous(folder).exists() == (renames == 1)
+    clean_up(folder)
+    assert names(tmp_path) == ["adapter"] and (folder / "content").read_text() == "old"
+
+
+def test_folders_beside_each_other_are_not_taken_for_one_another(tmp_path):
+    alpha, beta = tmp_path / "alpha", tmp_path / "beta"
+    write(alpha, "alpha")
+    kill_while_writing(alpha, 1)
+    write(beta, "beta")
+    clean_up(beta)
+    clean_up(alpha)
+    assert (alpha / "content").read_text() == "alpha" and (beta / "content").read_text() == "beta"
+    assert names(tmp_path) == ["alpha", "beta"]
+
+
+def kill_while_writing(folder, renames):
     if os.fork() == 0:  # a process of its own that ends without any clean-up, as under SIGKILL
         replace, done = os.replace, []
 
@@ -51,7 +70,3 @@ def test_killed_between_the_renames(renames, tmp_path):
         os._exit(1)
     _, status = os.wait()
     assert status == 0
-    assert len(names(tmp_path)) == 2  # the old content under one of two names, and the half-written new one
-    assert folder.exists() == (renames == 0) and (tmp_path / PREVIOUS).exists() == (renames == 1)
-    clean_up(folder)
-    assert names(tmp_path) == ["adapter"] and (folder / "content").read_text() == "old"

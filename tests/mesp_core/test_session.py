@@ -222,7 +222,7 @@ class TestDyingWorkers:
         parent = session.job.adapter_folder.parent
 
         def die_while_saving():
-            half = parent / ".adapter-half"
+            half = parent / ".adapter-new-half"
             half.mkdir(parents=True)
             (half / "adapters.safetensors").write_bytes(b"the first few by")
             os.kill(session.pid, signal.SIGKILL)

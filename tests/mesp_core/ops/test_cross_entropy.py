@@ -8,7 +8,6 @@ from mesp_core.ops import cross_entropy, frozen_matmul
 from mesp_core.ops.cross_entropy import Head
 
 VOCAB, HIDDEN = 61, 32
-WEIGHT = 0.37
 LABELS = {
     "all rows": [[3, 0, 60, 7, 7], [1, 2, 59, 4, 5]],
     "padded": [[3, 0, 60, -1, -1], [1, -1, -1, -1, -1]],
@@ -19,13 +18,8 @@ LABELS = {
 }
 
 
-def reference(plain, n, labels, dense, weight):
-    def loss(n):
-        total = plain.cross_entropy(n, labels, dense)
-        return weight * total, total
-
-    (_, total), gradient = mx.value_and_grad(loss)(n)
-    return total, gradient
+def reference(plain, n, labels, dense):
+    return mx.value_and_grad(lambda n: plain.cross_entropy(n, labels, dense))(n)
 
 
 @pytest.fixture(autouse=True, params=[61, 60, 16, 1], ids=lambda rows: f"{rows} entries at a time")
@@ -45,8 +39,8 @@ def labels(request):
 def test_loss_and_gradient(labels, bits, kernel, make_linear, noise, plain, assert_close):
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=bits, kernel=kernel, dtype=mx.bfloat16)
     n = noise(*labels.shape, HIDDEN, scale=2.0)
-    expected, expected_dn = reference(plain, n, labels, dense, WEIGHT)
-    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), WEIGHT)
+    expected, expected_dn = reference(plain, n, labels, dense)
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head))
     assert loss.shape == () and loss.dtype == mx.float32
     assert loss.item() == pytest.approx(expected.item(), rel=2e-6)
     assert_close(dn, expected_dn, name="dn")
@@ -59,8 +53,8 @@ def test_more_than_one_row_block_of_the_vocabulary(make_linear, noise, plain, as
     labels = np.array(LABELS["masked in the middle"])
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=4)
     n = noise(*labels.shape, HIDDEN)
-    expected, expected_dn = reference(plain, n, labels, dense, WEIGHT)
-    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), WEIGHT)
+    expected, expected_dn = reference(plain, n, labels, dense)
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head))
     assert loss.item() == pytest.approx(expected.item(), rel=2e-6)
     assert_close(dn, expected_dn)
 
@@ -71,29 +65,19 @@ def test_half_precision_is_rounded_once(kernel, dtype, bound, labels, make_linea
     """The logits are float32 whatever the activations are: the loss is as exact as in float32."""
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=4, dtype=mx.float16, kernel=kernel)
     n = noise(*labels.shape, HIDDEN, dtype=dtype, scale=2.0)
-    expected, expected_dn = reference(plain, n.astype(mx.float32), labels, dense, WEIGHT)
-    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), WEIGHT)
+    expected, expected_dn = reference(plain, n.astype(mx.float32), labels, dense)
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head))
     assert (loss.dtype, dn.dtype) == (mx.float32, dtype)
     assert loss.item() == pytest.approx(expected.item(), rel=2e-6)
     assert_close(dn, expected_dn, bound)
-
-
-def test_the_weight_scales_the_gradient_and_not_the_loss(make_linear, noise, assert_close):
-    labels = np.array(LABELS["padded"])
-    head, _, _ = make_linear(VOCAB, HIDDEN, bits=4)
-    n = noise(*labels.shape, HIDDEN)
-    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), 1.0)
-    third, dn_third = cross_entropy.forward_backward(n, labels, Head.of(head), 1 / 3)
-    assert loss.item() == third.item()
-    assert_close(dn_third, dn / 3, 1e-6)
 
 
 def test_micro_batches_add_up(make_linear, noise, assert_close):
     labels = np.array(LABELS["padded"])
     head, _, _ = make_linear(VOCAB, HIDDEN, bits=4)
     n = noise(*labels.shape, HIDDEN)
-    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), 0.25)
-    parts = [cross_entropy.forward_backward(n[i : i + 1], labels[i : i + 1], Head.of(head), 0.25) for i in range(2)]
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head))
+    parts = [cross_entropy.forward_backward(n[i : i + 1], labels[i : i + 1], Head.of(head)) for i in range(2)]
     assert sum(part.item() for part, _ in parts) == pytest.approx(loss.item(), rel=1e-6)
     assert_close(mx.concatenate([part for _, part in parts]), dn, 1e-6)
 
@@ -101,7 +85,7 @@ def test_micro_batches_add_up(make_linear, noise, assert_close):
 def test_no_label_at_all_is_no_loss(make_linear, noise):
     """Such samples are not trained on, but if a batch of them came, nothing may turn into NaN or end the run."""
     head, _, _ = make_linear(VOCAB, HIDDEN, bits=4)
-    loss, dn = cross_entropy.forward_backward(noise(2, 3, HIDDEN), np.full((2, 3), -1), head, 1.0)
+    loss, dn = cross_entropy.forward_backward(noise(2, 3, HIDDEN), np.full((2, 3), -1), Head.of(head))
     assert loss.item() == 0
     assert dn.shape == (2, 3, HIDDEN) and mx.abs(dn).max().item() == 0
 
@@ -111,7 +95,7 @@ def test_huge_logits_stay_finite(scale, make_linear, noise):
     labels = np.array(LABELS["all rows"])
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=4)
     n = noise(*labels.shape, HIDDEN, scale=scale)
-    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), 1.0)
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head))
     z = np.array(n @ dense.T).reshape(-1, VOCAB).astype(np.float64)
     top = z.max(axis=1, keepdims=True)
     expected = (np.log(np.exp(z - top).sum(axis=1)) + top[:, 0] - z[range(len(z)), labels.reshape(-1)]).sum()
@@ -123,7 +107,7 @@ def test_each_gradient_row_of_the_logits_sums_to_nothing(make_linear, noise):
     """softmax − onehot sums to 0: with a head whose rows are all alike, no gradient is left."""
     _, dense, _ = make_linear(VOCAB, HIDDEN)
     alike = frozen_matmul.FrozenLinear(mx.broadcast_to(dense[:1], dense.shape))
-    _, dn = cross_entropy.forward_backward(noise(1, 4, HIDDEN), np.array([[0, 5, 60, 3]]), Head.of(alike), 1.0)
+    _, dn = cross_entropy.forward_backward(noise(1, 4, HIDDEN), np.array([[0, 5, 60, 3]]), Head.of(alike))
     assert mx.abs(dn).max().item() < 1e-6
 
 
