@@ -158,7 +158,11 @@ def _with_flag_named(make: Callable[[], RunConfig]) -> RunConfig:
         return make()
     except UsageError as error:
         field, colon, rest = str(error).partition(":")
-        raise UsageError(f"{FLAGS[field][0]}{colon}{rest}" if field in FLAGS else str(error)) from None
+        if field not in FLAGS:
+            raise
+        flag = FLAGS[field][0]
+        name = flag if flag == f"--{field}" else f"{flag} ({field})"
+        raise UsageError(f"{name}{colon}{rest}") from None
 
 
 def _preset(options: argparse.Namespace, **changes: str) -> RunConfig:

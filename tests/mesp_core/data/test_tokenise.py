@@ -175,7 +175,7 @@ def test_wrong_options_and_files_are_usage_errors(plain_model, write, tmp_path):
     ):
         with pytest.raises(UsageError, match=words):
             tokenise(data, plain_model, **{"seq_len": 8, "loss_on": "all", **options})
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
+    with pytest.raises(UsageError, match="does not exist; check the path"):
         tokenise(tmp_path / "none.jsonl", plain_model, seq_len=8, loss_on="all")
     with pytest.raises(UsageError, match="is a folder"):
         tokenise(tmp_path, plain_model, seq_len=8, loss_on="all")
