@@ -33,7 +33,11 @@ class Column:
 
     def text(self, value: Any) -> str:
         """The value as the table shows it; a dash where there is none."""
-        return "–" if value is None else self.form.format(value)
+        if value is None:
+            return "–"
+        if self.key == "reduction" and value <= -1:  # −742 % less says nothing to anyone
+            return f"{1 - value:.1f} × first"
+        return self.form.format(value)
 
 
 COLUMNS = (
