@@ -69,8 +69,9 @@ def test_two_hundred_steps_hold_no_more_than_twenty(make_job):
     session = Session(make_job(steps=200, save_every=50))
     steps = [event for event in session.run() if isinstance(event, events.Step)]
     assert session.outcome.kind == "finished" and len(steps) == 200
-    early, late = steps[19].footprint_end_mb, steps[199].footprint_end_mb
-    assert late <= max(1.02 * early, early + 1), (early, late)
+    # A reading may catch the next step at work already, so of twenty on either side a low one counts.
+    early, late = (sorted(step.footprint_end_mb for step in part)[5] for part in (steps[10:30], steps[180:]))
+    assert late <= 1.02 * early, (early, late)
     # nor does what the allocator counts
     peaks = [max(step.allocator_peak_mb for step in steps[at : at + 20]) for at in (20, 100, 180)]
     assert all(b <= 1.05 * a for a, b in pairwise(peaks)), peaks
