@@ -31,6 +31,11 @@ class LinearEntry:
     group_size: int | None
     tensors: Mapping[str, TensorEntry]  # weight, and scales, biases, bias where there are any
 
+    @property
+    def name(self) -> str:
+        """The last part of the path: `q_proj`, `lm_head`."""
+        return self.path.rsplit(".", 1)[-1]
+
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -149,13 +149,10 @@ def _metavar(field: str, kind: type) -> str | None:
 
 
 def _config(options: argparse.Namespace, **changes: str) -> RunConfig:
-    return _with_flag_named(lambda: _preset(options, **changes))
-
-
-def _with_flag_named(make: Callable[[], RunConfig]) -> RunConfig:
-    """Errors of the configuration name its fields; whoever typed a flag wants to read that."""
+    """The preset with what was given on top. Whoever typed a flag wants it named beside the field that is refused."""
+    given = {name: getattr(options, name) for name in [*FLAGS, "target_modules"] if getattr(options, name) is not None}
     try:
-        return make()
+        return preset(options.preset, **given, **changes)
     except UsageError as error:
         field, colon, rest = str(error).partition(":")
         if field not in FLAGS:
@@ -163,11 +160,6 @@ def _with_flag_named(make: Callable[[], RunConfig]) -> RunConfig:
         flag = FLAGS[field][0]
         name = flag if flag == f"--{field}" else f"{flag} ({field})"
         raise UsageError(f"{name}{colon}{rest}") from None
-
-
-def _preset(options: argparse.Namespace, **changes: str) -> RunConfig:
-    given = {name: getattr(options, name) for name in [*FLAGS, "target_modules"] if getattr(options, name) is not None}
-    return preset(options.preset, **given, **changes)
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -71,7 +71,7 @@ class Weights:
             only_looked_up = entry.path == EMBEDDING and entry is not self.checkpoint.head
             if entry.bits is None or only_looked_up or kind in self._kernels:
                 continue
-            used = shapes(entry.path.rsplit(".", 1)[-1], self._linear(entry))
+            used = shapes(entry.name, self._linear(entry))
             verdict = check_kernel(used, tokens, self._operand_dtype(entry))
             self._kernels[kind] = verdict.kernel
             self.verdicts[_describe(entry)] = verdict
@@ -136,8 +136,8 @@ class Weights:
 
     def _kind(self, entry: LinearEntry) -> tuple:
         """What a kernel's correctness may depend on: shape, parts (by the name), quantisation and dtype."""
-        name = entry.path.rsplit(".", 1)[-1]
-        return (name, entry.in_features, entry.out_features, entry.bits, entry.group_size, str(self._operand_dtype(entry)))
+        dtype = str(self._operand_dtype(entry))
+        return (entry.name, entry.in_features, entry.out_features, entry.bits, entry.group_size, dtype)
 
     def _array(self, entry: TensorEntry, rows: slice | np.ndarray = slice(None)) -> mx.array:
         """A copy of a tensor, or of some of its rows."""
@@ -164,5 +164,4 @@ def _map(checkpoint: Checkpoint, file: Path) -> mmap.mmap:
 
 
 def _describe(entry: LinearEntry) -> str:
-    name = entry.path.rsplit(".", 1)[-1]
-    return f"{name} {entry.in_features}→{entry.out_features}, {entry.bits} bits, group {entry.group_size}"
+    return f"{entry.name} {entry.in_features}→{entry.out_features}, {entry.bits} bits, group {entry.group_size}"
