@@ -55,6 +55,11 @@ class Checkpoint:
         return matrices + biases + len(self.norms) * self.architecture.hidden_size
 
     @property
+    def size_bytes(self) -> int:
+        """The size on disk of the safetensors files that hold the model's tensors."""
+        return sum(size for size, _ in self.fingerprints.values())
+
+    @property
     def bits(self) -> int | None:
         """Bits of most of the blocks' projections; None if these are plain."""
         return self._usual_quantization[0]

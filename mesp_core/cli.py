@@ -97,8 +97,16 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_options(train)
     _add_out(train)
 
-    compare = _command(commands, "compare", _compare, "fine-tune with several methods, one after the other, and compare")
+    compare = _command(
+        commands, "compare", _compare, "fine-tune with several methods, one after the other or in turn, and compare"
+    )
     compare.add_argument("--methods", default="mebp,mesp", help="comma-separated (default mebp,mesp)")
+    compare.add_argument(
+        "--interleave",
+        action="store_true",
+        help="let the methods take turns, a step of each: fair when the machine's speed drifts, "
+        "but all methods are in memory at once",
+    )
     _add_run_options(compare)
     _add_out(compare)
 
@@ -169,10 +177,10 @@ def _train(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     methods = [spec.key for spec in parse_methods(options.methods)]
-    return _run_methods(options, _config(options, method=methods[0]), methods)
+    return _run_methods(options, _config(options, method=methods[0]), methods, options.interleave)
 
 
-def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[str]) -> int:
+def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[str], interleave: bool = False) -> int:
     from mesp_core.comparison import Comparison
     from mesp_core.out_folder import claim_out, default_out
     from mesp_core.prepare import prepare
@@ -182,7 +190,7 @@ def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[s
         with Terminal(options.json) as terminal:
             prepared = prepare(config, terminal.progress)
             terminal.begin(config, prepared)
-            comparison = Comparison(config, methods, prepared, folder)
+            comparison = Comparison(config, methods, prepared, folder, interleave)
             terminal.follow(comparison)
     finally:
         folder.release()

@@ -1,4 +1,4 @@
-"""Running several methods on one configuration, one after the other, each alone on the machine."""
+"""Running several methods on one configuration: one after the other, each alone on the machine, or step by step in turn."""
 
 import contextlib
 import time
@@ -8,6 +8,7 @@ from pathlib import Path
 from mesp_core import events
 from mesp_core.config import RunConfig
 from mesp_core.device import describe_machine
+from mesp_core.interleave import Turns
 from mesp_core.methods.names import folder_name
 from mesp_core.out_folder import RESULTS_FILE, OutFolder
 from mesp_core.paper import figures_for
@@ -24,16 +25,24 @@ OF_ONE_METHOD = ("finished", "stopped", "memory-limit", "crashed", "silent")
 class Comparison:
     """Runs `methods` in order on `config`; what each did is in `results` and, after each, in OUT/results.json.
 
-    `stop` ends the running method after its step and starts no further one; `kill` ends it at once.
+    With `interleave` all of them are in memory at once and do their steps in turn. `stop` ends what runs after the step
+    that is under way and starts nothing further; `kill` ends it at once. Both may be called from any thread.
     """
 
-    def __init__(self, config: RunConfig, methods: Sequence[str], prepared: Prepared, folder: OutFolder) -> None:
-        self.config, self.methods, self.prepared = config, list(methods), prepared
+    def __init__(
+        self,
+        config: RunConfig,
+        methods: Sequence[str],
+        prepared: Prepared,
+        folder: OutFolder,
+        interleave: bool = False,
+    ) -> None:
+        self.config, self.methods, self.prepared, self.interleave = config, list(methods), prepared, interleave
         self.folder, self.out = folder, folder.path
         paper = figures_for(config, prepared.checkpoint)
-        settings = config.to_dict() | {"methods": self.methods, "scale": config.scale}
+        settings = config.to_dict() | {"methods": self.methods, "scale": config.scale, "interleave": interleave}
         self.results = Results(settings, describe_machine(), paper)
-        self.session: Session | None = None
+        self._alive: list[Session] = []
         self._ended = False
         self._saved = time.monotonic()
 
@@ -41,38 +50,36 @@ class Comparison:
         """Yield every event of every method.
 
         A method that runs out of memory or time, or crashes, leaves the others theirs. An error in what all of them are
-        given ends the comparison; what was done before is kept.
+        given ends the comparison; what was done before is kept. Leaving the iterator early ends the workers.
         """
+        heard = Turns(self.methods, self._begin, self._end).run() if self.interleave else self._one_after_the_other()
         try:
-            for method in self.methods:
-                if self._ended:
-                    return
-                self.session = Session(self._job(method))
-                if self._ended:
-                    return
-                for event in self.session.run():
+            with contextlib.closing(heard):
+                for event in heard:
                     self.results.add(event)
                     if isinstance(event, events.Step) and time.monotonic() - self._saved > SAVE_EVERY_S:
                         self._save()
                     yield event
-                self.results.end(method, self.session.outcome)
-                self._save()
-                if self.session.outcome.kind not in OF_ONE_METHOD:
-                    return
         finally:
+            self._alive.clear()
             self._remove_empty_folders()
 
     def stop(self) -> None:
-        """End after the running method's step."""
+        """End after the step that is under way."""
         self._ended = True
-        if self.session is not None:
-            self.session.stop()
+        for session in self.sessions:
+            session.stop()
 
     def kill(self) -> None:
         """End now."""
         self._ended = True
-        if self.session is not None:
-            self.session.kill()
+        for session in self.sessions:
+            session.kill()
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """The sessions that have begun and not ended."""
+        return tuple(self._alive)
 
     @property
     def outcome(self) -> Outcome | None:
@@ -83,6 +90,31 @@ class Comparison:
     def adapter_folder(self, method: str) -> Path:
         """Where a method's adapter goes."""
         return self.out / folder_name(method) / "adapter"
+
+    def _one_after_the_other(self) -> Iterator[events.Event]:
+        for method in self.methods:
+            session = self._begin(method)
+            if session is None:
+                return
+            yield from session.run()
+            if not self._end(session):
+                return
+
+    def _begin(self, method: str) -> Session | None:
+        """The session of a method, not running yet; None once the comparison was asked to end."""
+        session = Session(self._job(method))
+        self._alive.append(session)  # first: whoever asks from now on asks it too
+        if self._ended:
+            self._alive.remove(session)
+            return None
+        return session
+
+    def _end(self, session: Session) -> bool:
+        """Keep what came of a session that has ended; whether the other methods go on."""
+        self._alive.remove(session)
+        self.results.end(session.method, session.outcome)
+        self._save()
+        return session.outcome.kind in OF_ONE_METHOD
 
     def _save(self) -> None:
         if any(result.steps for result in self.results.methods.values()):
@@ -95,6 +127,7 @@ class Comparison:
             model_folder=self.prepared.source.path,
             tokens_folder=self.prepared.tokens.path,
             adapter_folder=self.adapter_folder(method).absolute(),
+            stepwise=self.interleave,
         )
 
     def _remove_empty_folders(self) -> None:

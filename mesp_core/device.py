@@ -1,6 +1,7 @@
 """The machine a run happens on: what it is, whether it is hot, whether it is plugged in, and its fast BLAS."""
 
 import contextlib
+import functools
 import os
 import platform
 import re
@@ -9,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from mesp_core.errors import UsageError
 from mesp_core.memory import MB, machine_memory
@@ -57,12 +59,21 @@ def describe_machine() -> dict[str, object]:
 
 def thermal_state() -> str:
     """How hot macOS says the machine is: nominal, fair, serious or critical; unknown elsewhere."""
+    process_info = _ns_process_info()
+    try:
+        return UNKNOWN if process_info is None else _THERMAL_STATES[int(process_info.processInfo().thermalState())]
+    except Exception:  # a broken pyobjc, a state Apple adds later: never worth failing a run for
+        return UNKNOWN
+
+
+@functools.cache
+def _ns_process_info() -> Any:
+    """Foundation's NSProcessInfo; None without pyobjc, which is then not looked for again: that takes a while each time."""
     try:
         from Foundation import NSProcessInfo
-
-        return _THERMAL_STATES[int(NSProcessInfo.processInfo().thermalState())]
-    except Exception:  # no pyobjc, a broken one, a state Apple adds later: never worth failing a run for
-        return UNKNOWN
+    except Exception:
+        return None
+    return NSProcessInfo
 
 
 def battery() -> Battery:

@@ -44,7 +44,8 @@ class Loaded(Event):
 class Step(Event):
     """One optimizer step. `tokens` are input positions computed, `trained_tokens` those with a label.
 
-    The worker leaves the footprints None; the session, which owns the meter, fills them in.
+    The worker leaves the footprints and what follows None; the session, which owns the meter, fills them in. `t_s` is when
+    the step ended, in seconds on the clock of `Memory.t_s`; `timestamp` the same in seconds since 1970.
     """
 
     event: ClassVar[str] = "step"
@@ -65,6 +66,7 @@ class Step(Event):
     thermal_state: str | None = None
     battery_percent: float | None = None
     timestamp: float | None = None
+    t_s: float | None = None
 
 
 @dataclass(frozen=True)

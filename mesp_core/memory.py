@@ -196,6 +196,11 @@ class Meter:
         self._sample()
         self._thread.start()
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since `start()`, on the clock that `on_sample` is told."""
+        return time.monotonic() - self._started
+
     def mark(self) -> int:
         """The peak since the last mark (or the start) in bytes; a new interval begins with the footprint of now."""
         self._sample()
@@ -241,13 +246,13 @@ class Meter:
         tick = 0
         reported = float("-inf")
         while not self._gone:
-            now = time.monotonic() - self._started
+            now = self.elapsed_s
             if self._on_sample and now - reported >= self._report_every_s:
                 with self._lock:
                     highest, self._peak_since_report = self._peak_since_report, 0
                 self._on_sample(now, highest)
                 reported = now
-                now = time.monotonic() - self._started
+                now = self.elapsed_s
             # Due times are multiples of the interval from the start, so errors do not add up; missed ones are skipped.
             tick = max(tick + 1, int(now / self._interval_s))
             if self._stopping.wait(max(0.0, tick * self._interval_s - now)):

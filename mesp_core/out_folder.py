@@ -50,9 +50,14 @@ def claim_out(out: Path) -> OutFolder:
     return OutFolder(out, tuple(made))
 
 
-def default_out() -> OutFolder:
-    """`runs/YYYYMMDD-HHMMSS` below the working directory; a second run within the second gets a number behind it."""
-    stamp = RUNS / time.strftime("%Y%m%d-%H%M%S")
+def default_out(base: Path = RUNS) -> OutFolder:
+    """`YYYYMMDD-HHMMSS` in `base`, by default `runs` below the working directory; a second one within the second gets a
+    number behind it.
+
+    Raises:
+        UsageError: if it cannot be made or written to.
+    """
+    stamp = base / time.strftime("%Y%m%d-%H%M%S")
     for number in itertools.count(1):
         out = stamp if number == 1 else stamp.with_name(f"{stamp.name}-{number}")
         if not out.exists() and (folder := claim_out(out)).made[-1:] == (out,):

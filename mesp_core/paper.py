@@ -34,6 +34,20 @@ def figures_for(config: RunConfig, checkpoint: Checkpoint) -> list[dict[str, Any
     return [row for row in paper_figures()["figures"] if wanted.items() <= row.items()]
 
 
+def table_row(figures: dict[str, Any]) -> dict[str, Any]:
+    """One of `figures_for`'s rows by the keys of the comparison table (results.COLUMNS).
+
+    The paper's memory is the peak of its process's footprint. `of` is the method, `source` where the figures stand.
+    """
+    return {
+        "method": f"{figures['method']} (paper, iPhone 17 Pro)",
+        "of": figures["method"],
+        "step_time_s": figures.get("step_time_s"),
+        "footprint_peak_mb": figures.get("memory_mb"),
+        "source": f"Table {figures['table']} of the MeSP paper (arXiv 2602.13069), measured there on an iPhone 17 Pro.",
+    }
+
+
 @cache
 def paper_figures() -> dict[str, Any]:
     """The whole data file: `source` says how the paper measured, `figures` holds the rows."""

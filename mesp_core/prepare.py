@@ -27,14 +27,15 @@ class Prepared:
 def prepare(config: RunConfig, on_progress: Callable[[str, float], None] | None = None) -> Prepared:
     """Find the model and the data, judge both, and tokenise. Loads no MLX; the weights stay on disk.
 
+    `on_progress(message, fraction)` is called from this thread while something is downloaded, written or tokenised, about
+    every 0.1 s. It may raise to cancel: what was under way is ended and its exception comes out of here.
+
     Raises:
         MespError: UsageError, CheckpointError or DataError, saying what is wrong with which file.
     """
     source = resolve(config.model, on_progress)
     checkpoint = open_checkpoint(source.path)
-    longest = checkpoint.architecture.max_position_embeddings
-    if config.seq_len > longest:
-        raise UsageError(f"seq_len: {config.seq_len} is more than {config.model} was made for; it allows up to {longest}.")
+    check_seq_len(config, checkpoint)
     data_file = data_path(config.data)
     tokens = tokenise(
         data_file,
@@ -43,11 +44,19 @@ def prepare(config: RunConfig, on_progress: Callable[[str, float], None] | None 
         loss_on=config.loss_on,
         max_samples=config.max_samples,
         vocab_size=checkpoint.architecture.vocab_size,
+        on_progress=on_progress,
     )
     check_enough(tokens, config.batch_size, data_file)
     return Prepared(source, checkpoint, data_file, tokens)
 
 
+def check_seq_len(config: RunConfig, checkpoint: Checkpoint) -> None:
+    """Raises UsageError if `config.seq_len` is more than the model's positions."""
+    longest = checkpoint.architecture.max_position_embeddings
+    if config.seq_len > longest:
+        raise UsageError(f"seq_len: {config.seq_len} is more than {config.model} was made for; it allows up to {longest}.")
+
+
 def data_path(data: str) -> Path:
-    """The file that `--data` names: `sample` is the bundled one."""
+    """The file that `RunConfig.data` names: `sample` is the bundled one."""
     return bundled_path("sample") if data == "sample" else Path(data).expanduser()

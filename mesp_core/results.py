@@ -11,6 +11,7 @@ from typing import Any
 
 from mesp_core import events
 from mesp_core.errors import UsageError
+from mesp_core.paper import table_row
 from mesp_core.session import Outcome
 from mesp_core.whole_file import write_whole
 
@@ -127,6 +128,10 @@ class Results:
         """The comparison table, one row a method, by the keys of COLUMNS."""
         return [{"method": method, **self.summary(method)} for method in self.methods]
 
+    def paper_rows(self) -> list[dict[str, Any]]:
+        """The paper's figures for this configuration as further rows of the table; most columns have no value there."""
+        return [table_row(figures) for figures in self.paper]
+
     def to_dict(self) -> dict[str, Any]:
         """The results file's content."""
         methods = {}
@@ -169,9 +174,10 @@ class Results:
         return text.getvalue()
 
     def to_markdown(self) -> str:
-        """The comparison table."""
+        """The comparison table, the paper's rows beneath ours."""
         lines = [" | ".join(column.heading for column in COLUMNS), "|".join(["---", *["---:"] * (len(COLUMNS) - 1)])]
-        lines += [" | ".join(column.text(row[column.key]) for column in COLUMNS) for row in self.rows()]
+        rows = [*self.rows(), *self.paper_rows()]
+        lines += [" | ".join(column.text(row.get(column.key)) for column in COLUMNS) for row in rows]
         return "".join(f"| {line} |\n" if "---" not in line else f"|{line}|\n" for line in lines)
 
     @classmethod

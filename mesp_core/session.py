@@ -56,7 +56,7 @@ class Session:
         for event in session.run(): ...
         session.outcome
 
-    `stop` and `kill` may be called from any thread.
+    `stop`, `kill` and `allow_step` may be called from any thread.
     """
 
     def __init__(self, job: Job, silence_s: float = SILENCE_S) -> None:
@@ -68,6 +68,7 @@ class Session:
         self._last_words: deque[str] = deque(maxlen=LAST_WORDS)
         self._end_asked: str | None = None  # killed, silent or memory-limit: why we ended the child
         self._stop_asked = False
+        self._job_sent = False
         self._steps = 0
         self._heard = 0.0  # when the worker last said something, by time.monotonic()
         self._footprint_mb = 0.0
@@ -82,6 +83,11 @@ class Session:
         """Ask the worker to finish its step and save."""
         self._stop_asked = True
         self._send({"command": "stop"})
+
+    def allow_step(self) -> None:
+        """Let a worker with a stepwise job, once it has said `loaded`, do one more step."""
+        # The stop once more: it may have been lost where a signal's handler sent it in the middle of another line.
+        self._send({"command": "stop" if self._stop_asked else "step"})
 
     def kill(self, why: str = "killed") -> None:
         """End the worker at once; nothing more is saved."""
@@ -109,6 +115,7 @@ class Session:
         try:
             with Meter(child.pid, self._on_memory) as self._meter:
                 self._send_line(self.job.to_json())
+                self._job_sent = True
                 if self._stop_asked:
                     self.stop()
                 for event in self._until_silent():
@@ -164,7 +171,7 @@ class Session:
             self.kill("memory-limit")
 
     def _completed(self, step: events.Step) -> events.Step:
-        """A step with what only the session knows; its footprints were added when it was read."""
+        """A step with what only the session knows; its footprints and time were added when it was read."""
         self._steps = step.step
         level = battery()
         return replace(
@@ -191,8 +198,11 @@ class Session:
                 self._meter.mark()
                 start_mb = self._meter.current / MB
             if isinstance(event, events.Step):
+                t_s = round(self._meter.elapsed_s, 3)
                 peak_mb, end_mb = self._meter.mark() / MB, self._meter.current / MB
-                event = replace(event, footprint_start_mb=start_mb, footprint_peak_mb=peak_mb, footprint_end_mb=end_mb)
+                event = replace(
+                    event, footprint_start_mb=start_mb, footprint_peak_mb=peak_mb, footprint_end_mb=end_mb, t_s=t_s
+                )
                 start_mb = end_mb
             self._queue.put(event)
         self._queue.put(None)
@@ -205,7 +215,7 @@ class Session:
         self._queue.put(events.Memory(self.method, round(t_s, 3), round(nbytes / MB, 3)))
 
     def _send(self, command: dict[str, str]) -> None:
-        if self._child is not None:
+        if self._job_sent:  # which is what the worker reads first
             self._send_line(json.dumps(command))
 
     def _send_line(self, line: str) -> None:
@@ -245,7 +255,7 @@ class Session:
             limit = self.job.config.memory_limit_mb
             return (
                 f"the footprint reached {self._footprint_mb:.0f} MB, above the limit of {limit} MB "
-                "(lower --seq-len or --batch-size), and the worker was ended"
+                "(lower seq_len or batch_size), and the worker was ended"
             )
         return f"the worker {_death(self._child.returncode)}"
 

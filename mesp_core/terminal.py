@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -45,7 +45,8 @@ class Terminal:
             transient=True,
             disable=as_json or not self._err.is_terminal,
         )
-        self._task = None
+        self._task: TaskID | None = None  # what is made before the run
+        self._runs: dict[str, TaskID] = {}  # method -> its line, while it runs
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -116,13 +117,8 @@ class Terminal:
             table.add_column(heading, justify="left" if column.key == "method" else "right", overflow="fold")
         for row in results.rows():
             table.add_row(*(Text(column.text(row[column.key])) for column in COLUMNS))
-        for row in results.paper:
-            shown = {
-                "method": f"{row['method']} (paper, iPhone)",
-                "step_time_s": row.get("step_time_s"),
-                "footprint_peak_mb": row["memory_mb"],
-            }
-            table.add_row(*(Text(column.text(shown.get(column.key))) for column in COLUMNS), style="dim")
+        for row in results.paper_rows():
+            table.add_row(*(Text(column.text(row.get(column.key))) for column in COLUMNS), style="dim")
         self._out.print(table)
         for method, result in results.methods.items():
             if len(result.steps) > 1 and comparison.adapter_folder(method).is_dir():
@@ -194,18 +190,17 @@ class Terminal:
         if self.as_json:
             self._json(event.to_dict())
         elif isinstance(event, events.Loaded):
-            self._task = self._progress.add_task(event.method, total=steps, facts="")
+            self._runs[event.method] = self._progress.add_task(event.method, total=steps, facts="")
         elif isinstance(event, events.Step):
             facts = f"loss {event.loss:.4f}  {event.step_time_s:.2f} s/step  {event.footprint_peak_mb:.0f} MB"
             if self._progress.disable:
                 self._say(f"{event.method}  step {event.step}/{steps}  {facts}")
             else:
-                self._progress.update(self._task, completed=event.step, facts=facts)
+                self._progress.update(self._runs[event.method], completed=event.step, facts=facts)
         elif isinstance(event, events.Log) and (event.level != "info" or "no OpenBLAS" in event.message):
             self._err.print(f"{event.method}: {event.message}", markup=False)
-        elif isinstance(event, events.Done) and self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
+        elif isinstance(event, events.Done | events.Error) and event.method in self._runs:
+            self._progress.remove_task(self._runs.pop(event.method))
 
     def _json(self, values: dict[str, Any]) -> None:
         print(json.dumps(values, ensure_ascii=False), flush=True)

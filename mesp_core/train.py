@@ -88,8 +88,12 @@ def train(
     adapters: AdapterTree,
     batches: Iterator[Batch],
     on_step: Callable[[StepResult], bool],
+    may_begin: Callable[[int], bool] = lambda step: True,
 ) -> int:
     """Train `adapters` in place for `config.steps` steps; `on_step` is told of each and returns False to stop.
+
+    `may_begin(step)` is asked before each, outside the time that counts as the step's; it may wait, and returns False to
+    stop.
 
     Returns:
         The number of steps done.
@@ -100,6 +104,8 @@ def train(
     optimizer = make_optimizer(config)
     optimizer.init(adapters)
     for step in range(1, config.steps + 1):
+        if not may_begin(step):
+            return step - 1
         start = time.perf_counter()
         micro_batches = [next(batches) for _ in range(config.grad_accumulation)]
         peaks = PhasePeaks()
@@ -110,7 +116,7 @@ def train(
             if not math.isfinite(value):
                 raise MespError(
                     f"The {what} became {value} at step {step}: the run diverged. "
-                    f"Lower --lr (now {config.learning_rate:g}) or --alpha (now {config.alpha:g})."
+                    f"Lower learning_rate (now {config.learning_rate:g}) or alpha (now {config.alpha:g})."
                 )
         updated = optimizer.apply_gradients(gradients, adapters)
         gradients = None

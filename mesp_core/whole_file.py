@@ -9,8 +9,10 @@ from pathlib import Path
 from mesp_core.errors import MespError
 
 
-def write_whole(file: Path, *parts: str | Iterable[str]) -> None:
-    """Write texts, or streams of texts, under a temporary name beside `file`, then give them its name.
+def write_whole(file: Path, *parts: str | bytes | Iterable[str]) -> None:
+    """Write texts, bytes, or streams of texts, under a temporary name beside `file`, then give them its name.
+
+    Text is written in UTF-8, its line ends as they are.
 
     Raises:
         MespError: if that fails; what was there before is then still there, and nothing else.
@@ -18,12 +20,11 @@ def write_whole(file: Path, *parts: str | Iterable[str]) -> None:
     temporary = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", newline="\n", dir=file.parent, prefix=f".{file.name}-", delete=False
-        ) as out:
+        with tempfile.NamedTemporaryFile("wb", dir=file.parent, prefix=f".{file.name}-", delete=False) as out:
             temporary = Path(out.name)
             for part in parts:
-                out.writelines([part] if isinstance(part, str) else part)
+                for piece in [part] if isinstance(part, str | bytes) else part:
+                    out.write(piece if isinstance(piece, bytes) else piece.encode())
         temporary.chmod(0o644)  # a temporary file is its owner's alone
         os.replace(temporary, file)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The child side of a run: one method, one process. Reads a job on stdin, says events on stdout, obeys `stop`.
+"""The child side of a run: one method, one process. Reads a job on stdin, says events on stdout, obeys `stop` and `step`.
 
     python -m mesp_core.worker
 
@@ -24,23 +24,28 @@ HEARTBEAT_S = 1.0
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is given: the configuration, and where the session put or found things."""
+    """What a worker is given: the configuration, and where the session put or found things.
+
+    A `stepwise` worker waits before every step until it is allowed one.
+    """
 
     config: RunConfig
     model_folder: Path
     tokens_folder: Path
     adapter_folder: Path
+    stepwise: bool = False
 
     def to_json(self) -> str:
         """One line."""
-        paths = {name: str(value) for name, value in asdict(self).items() if name != "config"}
-        return json.dumps({"config": self.config.to_dict(), **paths})
+        paths = {name: str(value) for name, value in asdict(self).items() if name not in ("config", "stepwise")}
+        return json.dumps({"config": self.config.to_dict(), "stepwise": self.stepwise, **paths})
 
     @classmethod
     def from_json(cls, line: str) -> "Job":
         """The inverse of `to_json`."""
         values = json.loads(line)
-        return cls(RunConfig.from_dict(values.pop("config")), **{name: Path(value) for name, value in values.items()})
+        config, stepwise = RunConfig.from_dict(values.pop("config")), values.pop("stepwise")
+        return cls(config, **{name: Path(value) for name, value in values.items()}, stepwise=stepwise)
 
 
 class Channel:
@@ -49,6 +54,7 @@ class Channel:
     def __init__(self, out: TextIO, commands: TextIO, method: str) -> None:
         self.method = method
         self.stop_asked = threading.Event()
+        self._turns = threading.Semaphore(0)  # steps that are allowed, and one more once a stop was asked for
         self._out, self._commands, self._lock = out, commands, threading.Lock()
         self._start = time.monotonic()
         threading.Thread(target=self._beat, daemon=True).start()
@@ -61,11 +67,20 @@ class Channel:
                 self._out.write(event.to_json() + "\n")
                 self._out.flush()
         except (BrokenPipeError, ValueError):
-            self.stop_asked.set()
+            self._stop()
 
     def log(self, level: str, message: str) -> None:
         """Send a log event."""
         self.say(events.Log(self.method, level, message))
+
+    def wait_for_turn(self) -> bool:
+        """Sleep until one more step is allowed (True) or a stop was asked for (False)."""
+        self._turns.acquire()
+        return not self.stop_asked.is_set()
+
+    def _stop(self) -> None:
+        self.stop_asked.set()
+        self._turns.release()
 
     def _beat(self) -> None:
         while True:
@@ -79,9 +94,11 @@ class Channel:
             except (ValueError, KeyError, TypeError):
                 continue
             if command == "stop":
-                self.stop_asked.set()
+                self._stop()
+            elif command == "step":
+                self._turns.release()
         # End of input: the parent is gone. What was learnt is still saved.
-        self.stop_asked.set()
+        self._stop()
 
 
 def main() -> int:
@@ -144,12 +161,26 @@ def run(job: Job, channel: Channel) -> None:
         )
     )
 
-    start, saved = time.monotonic(), 0
+    start, waited, saved = time.monotonic(), 0.0, 0
 
     def save(step: int) -> None:
         nonlocal saved
         save_adapter(job.adapter_folder, adapters, config, architecture.num_hidden_layers, step)
         saved = step
+
+    def save_if_due(step: int) -> None:
+        if config.save_every and step > saved and step % config.save_every == 0:
+            save(step)
+
+    def may_begin(step: int) -> bool:
+        nonlocal waited
+        if not job.stepwise:
+            return True
+        before = time.monotonic()
+        allowed = channel.wait_for_turn()
+        waited += time.monotonic() - before
+        save_if_due(step - 1)  # now: after the step it would have been in another method's turn
+        return allowed
 
     def on_step(result: StepResult) -> bool:
         channel.say(
@@ -166,20 +197,22 @@ def run(job: Job, channel: Channel) -> None:
                 allocator_peak_by_phase_mb=result.peak_by_phase_mb,
             )
         )
-        if config.save_every and result.step % config.save_every == 0:
-            save(result.step)
-        out_of_time = config.time_limit_s and time.monotonic() - start >= config.time_limit_s
+        if not job.stepwise:
+            save_if_due(result.step)
+        # The limit is for the method's own time: what it waited for its turns was the other methods'.
+        out_of_time = config.time_limit_s and time.monotonic() - start - waited >= config.time_limit_s
         if out_of_time and result.step < config.steps:
             channel.log(
                 "warning", f"Stopping after step {result.step}: the time limit of {config.time_limit_s:g} s has passed."
             )
         return not (channel.stop_asked.is_set() or out_of_time)
 
-    steps = train(config, method, adapters, batches(tokens, config.batch_size, config.seed), on_step)
+    order = batches(tokens, config.batch_size, config.seed)
+    steps = train(config, method, adapters, order, on_step, may_begin)
     if steps > saved:
         save(steps)
     outcome = "finished" if steps == config.steps else "stopped"
-    channel.say(events.Done(config.method, outcome, steps, str(job.adapter_folder)))
+    channel.say(events.Done(config.method, outcome, steps, str(job.adapter_folder) if steps else None))
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ def check_enough(tokens: TokenSet, batch_size: int, file: Path | None = None) ->
         return
     counts = f"{tokens.rows} rows read, {tokens.skipped} skipped"
     if tokens.skipped:
-        cause = "the skipped rows have nothing to learn within the sequence length; raise --seq-len or lower --batch-size"
+        cause = "the skipped rows have nothing to learn within the sequence length; raise seq_len or lower batch_size"
     else:
-        cause = "use more data or lower --batch-size"
+        cause = "use more data or lower batch_size"
     raise DataError(
         f"{file or 'The data'} gives {len(tokens)} samples, fewer than a batch of {batch_size} ({counts}): {cause}."
     )

@@ -1,7 +1,7 @@
 """Reading a .jsonl file, one row at a time, in any of the five accepted formats."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -45,11 +45,11 @@ class _Problem(Exception):
         super().__init__(f"{found}; expected {expected}.")
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of `path`, which is never held in memory as a whole.
+def read_rows(path: Path, only: Collection[int] | None = None) -> Iterator[Row]:
+    """Yield the rows of `path`, which is never held in memory as a whole; with `only`, those on these lines.
 
     The first non-blank line sets the format of the file. A byte order mark, CRLF, blank lines and a missing final
-    newline are accepted.
+    newline are accepted. Of lines that are not asked for, the first is looked at for the format and no other.
 
     Raises:
         UsageError: the file is missing, a folder, or may not be read.
@@ -58,17 +58,24 @@ def read_rows(path: Path) -> Iterator[Row]:
     path = Path(path)
     form: str | None = None
     form_line = 0
+    last = None if only is None else max(only, default=0)
     for line, raw in _lines(path):
+        if last is not None and line > last:
+            return
+        wanted = only is None or line in only
+        if form is not None and not wanted:
+            continue
         try:
             value = _parse(raw)
             if form is None:
                 form, form_line = _format_of(value), line
             elif (here := _format_of(value, prefer=form)) != form:
                 raise _Problem(f"{here}", f"{form}, the format of line {form_line}: a file has one format")
-            row = _ROW_OF[form](line, value)
+            row = _ROW_OF[form](line, value) if wanted else None
         except _Problem as problem:
             raise DataError(f"{path}, line {line}: {problem}") from None
-        yield row
+        if row is not None:
+            yield row
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

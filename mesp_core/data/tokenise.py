@@ -7,10 +7,9 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -18,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from mesp_core import errors
 from mesp_core.cache import cache_dir
-from mesp_core.child import child_environment
+from mesp_core.data.helper_child import ask
 from mesp_core.data.special_tokens import TEMPLATE_FILE
 from mesp_core.data.token_set import TokenSet
 from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
@@ -36,7 +34,14 @@ MODEL_FILES = ("tokenizer.json", "tokenizer_config.json", TEMPLATE_FILE, "config
 
 
 def tokenise(
-    data: Path, model_dir: Path, *, seq_len: int, loss_on: str, max_samples: int = 0, vocab_size: int | None = None
+    data: Path,
+    model_dir: Path,
+    *,
+    seq_len: int,
+    loss_on: str,
+    max_samples: int = 0,
+    vocab_size: int | None = None,
+    on_progress: Callable[[str, float], None] | None = None,
 ) -> TokenSet:
     """The samples of `data` for the model in `model_dir`, from the cache or freshly made.
 
@@ -45,6 +50,8 @@ def tokenise(
         loss_on: "all" or "completion".
         max_samples: stop after this many; 0 for all.
         vocab_size: the number of rows of the model's embedding; ids are checked against it.
+        on_progress: called about every 0.1 s while the samples are made, with what is done and 0.0, as nobody knows how
+            much is left. It may raise to cancel: the child is ended and the exception comes out of here.
 
     Raises:
         UsageError: `data` cannot be read, or an option is wrong or does not fit the data.
@@ -65,7 +72,7 @@ def tokenise(
     for _ in range(ATTEMPTS):
         tokens = _open(entry)
         if tokens is None:
-            _make(entry, {"data": str(data), "model_dir": str(model_dir), **options})
+            _make(entry, {"data": str(data), "model_dir": str(model_dir), **options}, on_progress)
             _prune(store, keep=entry)
             tokens = _open(entry)
         if tokens is not None:
@@ -113,7 +120,7 @@ def _open(entry: Path) -> TokenSet | None:
     return tokens
 
 
-def _make(entry: Path, request: dict[str, Any]) -> None:
+def _make(entry: Path, request: dict[str, Any], on_progress: Callable[[str, float], None] | None) -> None:
     """Have the child make the entry in a folder beside it, which then takes its name.
 
     Several processes may do this at once: the first to finish gives its entry, the others use that one.
@@ -124,7 +131,7 @@ def _make(entry: Path, request: dict[str, Any]) -> None:
     except OSError as error:
         raise _not_writable(entry.parent, error) from None
     try:
-        _run_child({**request, "folder": str(folder)})
+        _run_child({**request, "folder": str(folder)}, on_progress)
         try:
             folder.rename(entry)
         except OSError as error:
@@ -134,25 +141,11 @@ def _make(entry: Path, request: dict[str, Any]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_child(request: dict[str, Any]) -> None:
+def _run_child(request: dict[str, Any], on_progress: Callable[[str, float], None] | None) -> None:
     """Run mesp_core.data.tokenise_child; its errors are raised here, with the same class and text."""
-    child = subprocess.run(
-        [sys.executable, "-P", "-m", "mesp_core.data.tokenise_child"],
-        input=json.dumps(request),
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        env=child_environment(None),
-    )
-    try:
-        reply = json.loads(child.stdout.splitlines()[-1])
-        error, message = reply.get("error"), reply.get("message")
-    except (IndexError, ValueError, AttributeError):
-        last = " / ".join(line.strip() for line in child.stderr.strip().splitlines()[-3:]) or "it said nothing"
-        how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
-        raise MespError(f"Tokenising {request['data']} failed: the process ended with {how}. {last}") from None
-    if error:
-        raise getattr(errors, error, MespError)(message)
+    message = f"Tokenising {Path(request['data']).name}"
+    on_wait = None if on_progress is None else lambda: on_progress(message, 0.0)
+    ask("mesp_core.data.tokenise_child", request, task=f"Tokenising {request['data']}", on_wait=on_wait)
 
 
 def _prune(store: Path, keep: Path) -> None:

@@ -1,15 +1,14 @@
 """The short-lived process that tokenises a data file: `python -m mesp_core.data.tokenise_child`.
 
-It reads one JSON object from stdin (the arguments of `make_token_set`) and writes one JSON line to stdout: {} when the
-folder is complete, else {"error": the class in mesp_core.errors, "message": its text}.
+The request holds the arguments of `make_token_set`; the reply is empty.
 """
 
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mesp_core.data.encode import ROWS_AT_ONCE, Encoder
+from mesp_core.data.helper_child import answer
 from mesp_core.data.rows import Row, read_rows
 from mesp_core.data.token_set import TokenSetWriter
 from mesp_core.errors import DataError, MespError
@@ -51,26 +50,21 @@ def _nothing_left(data: Path, rows: int, skipped: int, truncated: int, seq_len: 
     if not rows:
         return f"{data} has no rows (0 read, 0 skipped): it is empty. Choose another data file."
     if loss_on == "completion" and truncated:
-        return f"{counts}: the prompts are longer than seq-len {seq_len}: raise --seq-len or use --loss-on all."
+        return f"{counts}: the prompts are longer than seq_len {seq_len}: raise seq_len or use loss_on=all."
     if loss_on == "completion":
-        return f"{counts}: no row has an assistant turn with text in it. Use --loss-on all or another data file."
+        return f"{counts}: no row has an assistant turn with text in it. Use loss_on=all or another data file."
     return f"{counts}: no row has two tokens, one to predict the other from. Choose another data file."
 
 
-def main() -> None:
-    """Do what stdin says and report on stdout; any error that is not a MespError ends in a traceback on stderr."""
-    request = json.load(sys.stdin)
+def _work(request: dict[str, Any]) -> dict[str, Any]:
     paths = {name: Path(request.pop(name)) for name in ("data", "model_dir", "folder")}
     try:
         make_token_set(**paths, **request)
-        reply = {}
-    except MespError as error:
-        reply = {"error": type(error).__name__, "message": str(error)}
     except OSError as error:  # reading is guarded where it happens: this is the disk the ids are written to
-        message = f"The tokenised data cannot be written to {paths['folder']}: {error.strerror or error}."
-        reply = {"error": MespError.__name__, "message": message}
-    print(json.dumps(reply))
+        reason = error.strerror or error
+        raise MespError(f"The tokenised data cannot be written to {paths['folder']}: {reason}.") from None
+    return {}
 
 
 if __name__ == "__main__":
-    main()
+    answer(_work)

@@ -62,7 +62,7 @@ def parse_methods(text: str) -> tuple[MethodSpec, ...]:
     """Parse a comma-separated list of methods; each may stand once."""
     specs = tuple(parse_method(part) for part in text.split(",") if part.strip())
     if not specs:
-        raise UsageError("methods: none given; name at least one, for example --methods mebp,mesp.")
+        raise UsageError("methods: none given; name at least one, for example mebp,mesp.")
     keys = [spec.key for spec in specs]
     for key in keys:
         if keys.count(key) > 1:

@@ -1,4 +1,4 @@
-"""Where a model comes from: what `--model` names becomes a local checkpoint folder."""
+"""Where a model comes from: what `RunConfig.model` names becomes a local checkpoint folder."""
 
 import errno
 import json
@@ -24,6 +24,7 @@ _ALLOWED = (
 _SYNTHETIC_WARNING = (
     "This model has random weights and its text is meaningless: use it for memory, time and gradient checks only."
 )
+_SYNTHETIC = "synthetic:"
 _HUB_ID = re.compile(r"\w([\w.-]*\w)?/\w([\w.-]*\w)?", re.ASCII)
 _FILE_ENDINGS = (".safetensors", ".json", ".jsonl", ".gguf", ".bin", ".pt", ".pth", ".npz", ".zip")
 
@@ -38,6 +39,7 @@ _FILES = [
     "chat_template.jinja",
     "special_tokens_map.json",
 ]
+_WANTED = {"allow_patterns": _FILES, "ignore_patterns": ["*/*"]}  # a checkpoint is flat: no onnx/, no original/
 _POLL_S = 0.1
 
 
@@ -60,18 +62,35 @@ def resolve(model: str, on_progress: OnProgress | None = None) -> ModelSource:
 
     Raises UsageError when `model` cannot name a model, MespError when it cannot be had.
     """
-    if model == "tiny":
-        return ModelSource(model, bundled_path("tiny"), "tiny")
-    if model.startswith("synthetic:"):
+    source = local(model)
+    if source is not None:
+        return source
+    if model.startswith(_SYNTHETIC):
         from mesp_core.models.synthetic import ensure
 
-        path = ensure(model.removeprefix("synthetic:"), on_progress)
+        path = ensure(model.removeprefix(_SYNTHETIC), on_progress)
         return ModelSource(model, path, "synthetic", _SYNTHETIC_WARNING)
+    return ModelSource(model, _from_hub(model, on_progress or (lambda message, fraction: None)), "hub")
+
+
+def local(model: str) -> ModelSource | None:
+    """The source of `model` if it is on this machine whole; None if it must be downloaded or made first.
+
+    Raises UsageError when `model` cannot name a model.
+    """
+    if model == "tiny":
+        return ModelSource(model, bundled_path("tiny"), "tiny")
+    if model.startswith(_SYNTHETIC):
+        from mesp_core.models.synthetic import find
+
+        path = find(model.removeprefix(_SYNTHETIC))
+        return None if path is None else ModelSource(model, path, "synthetic", _SYNTHETIC_WARNING)
     folder = Path(os.path.abspath(os.path.expanduser(model)))
     if model.strip() and folder.is_dir():
         return ModelSource(model, folder, "directory")
     _refuse_what_is_no_hub_id(model, folder)
-    return ModelSource(model, _from_hub(model, on_progress or (lambda message, fraction: None)), "hub")
+    path = _in_hub_cache(model)
+    return None if path is None else ModelSource(model, path, "hub")
 
 
 def list_cached_models() -> list[str]:
@@ -127,19 +146,20 @@ def _lacks(snapshot: Path) -> str:
     return ""
 
 
-def _from_hub(repo_id: str, on_progress: OnProgress) -> Path:
+def _in_hub_cache(repo_id: str) -> Path | None:
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    wanted = {"allow_patterns": _FILES, "ignore_patterns": ["*/*"]}  # a checkpoint is flat: no onnx/, no original/
     try:
-        cached = Path(huggingface_hub.snapshot_download(repo_id, local_files_only=True, **wanted))
-        # An interrupted download leaves a snapshot without some files; without a tokenizer it is worth asking again.
-        if not _lacks(cached) and (cached / "tokenizer.json").exists():
-            return cached
+        cached = Path(huggingface_hub.snapshot_download(repo_id, local_files_only=True, **_WANTED))
     except LocalEntryNotFoundError:
-        pass
-    path = Path(_download(repo_id, on_progress, **wanted))
+        return None
+    # An interrupted download leaves a snapshot without some files; without a tokenizer it is worth asking again.
+    return cached if not _lacks(cached) and (cached / "tokenizer.json").exists() else None
+
+
+def _from_hub(repo_id: str, on_progress: OnProgress) -> Path:
+    path = Path(_download(repo_id, on_progress))
     if lack := _lacks(path):
         raise MespError(
             f"The hub model '{repo_id}' came without {lack}: either it has none (only safetensors weights are read), "
@@ -149,7 +169,7 @@ def _from_hub(repo_id: str, on_progress: OnProgress) -> Path:
     return path
 
 
-def _download(repo_id: str, on_progress: OnProgress, **wanted: list[str]) -> str:
+def _download(repo_id: str, on_progress: OnProgress) -> str:
     """Download in a thread of its own, reporting from this one, so that cancelling never waits for the network."""
     import huggingface_hub
 
@@ -160,7 +180,7 @@ def _download(repo_id: str, on_progress: OnProgress, **wanted: list[str]) -> str
     def work() -> None:
         try:
             bar_class = _bar_class(bars, cancelled)
-            download.set_result(huggingface_hub.snapshot_download(repo_id, tqdm_class=bar_class, **wanted))
+            download.set_result(huggingface_hub.snapshot_download(repo_id, tqdm_class=bar_class, **_WANTED))
         except BaseException as error:
             download.set_exception(error)
 

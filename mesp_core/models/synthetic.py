@@ -58,6 +58,12 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
 }
 
 
+def find(name: str) -> Path | None:
+    """The folder of `synthetic:NAME` if it has been written already. Raises UsageError for an unknown name."""
+    folder = _folder(name)
+    return folder if (folder / "config.json").exists() else None
+
+
 def ensure(name: str, on_progress: OnProgress | None = None) -> Path:
     """The folder of `synthetic:NAME`, written now if it is not in the cache yet.
 
@@ -65,12 +71,16 @@ def ensure(name: str, on_progress: OnProgress | None = None) -> Path:
         UsageError: for an unknown name, with the known ones.
         MespError: if it cannot be written.
     """
-    if name not in GEOMETRIES:
-        raise UsageError(f"model: synthetic:{name} is unknown; there are {', '.join('synthetic:' + n for n in GEOMETRIES)}.")
-    folder = cache_dir() / "synthetic" / f"{name}-v{FORMAT_VERSION}"
-    if not (folder / "config.json").exists():
+    folder = _folder(name)
+    if find(name) is None:
         write_checkpoint(folder, GEOMETRIES[name], on_progress or (lambda message, fraction: None))
     return folder
+
+
+def _folder(name: str) -> Path:
+    if name not in GEOMETRIES:
+        raise UsageError(f"model: synthetic:{name} is unknown; there are {', '.join('synthetic:' + n for n in GEOMETRIES)}.")
+    return cache_dir() / "synthetic" / f"{name}-v{FORMAT_VERSION}"
 
 
 def write_checkpoint(

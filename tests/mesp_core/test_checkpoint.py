@@ -87,6 +87,14 @@ def test_nothing_quantised(make, qwen2_config):
     assert all(linear.bits is None for linear in found.linears.values())
 
 
+@pytest.mark.parametrize("name", ["qwen2", "llama"])
+def test_the_size_on_disk(name, request):
+    folder = request.getfixturevalue(f"{name}_folder")
+    files = list(folder.glob("*.safetensors"))
+    assert len(files) == (1 if name == "qwen2" else 2)
+    assert open_checkpoint(folder).size_bytes == sum(file.stat().st_size for file in files)
+
+
 def test_quantization_config_beside_mlxs_own_is_no_matter(make):
     assert open_checkpoint(make(quantization_config={"bits": 4, "group_size": 32})).bits == 4
 

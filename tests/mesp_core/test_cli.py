@@ -118,7 +118,7 @@ class TestBadInput:
         options = ["--optimizer", "sgd", "--lr", "9", "--alpha", "1000", "--dtype", "float16"]
         process = mesp("train", *SMALL, *options, "--out", "out", *(["--debug"] if debug else []))
         assert process.returncode == 1
-        assert "diverged" in process.stderr and "--lr (now 9)" in process.stderr
+        assert "diverged" in process.stderr and "learning_rate (now 9)" in process.stderr
         assert ("Traceback" in process.stderr) == debug
         if not debug:
             assert_short(process, 1)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -42,14 +43,14 @@ def started(command, tmp_path):
         process.communicate()
 
 
-def read_to_step(process, number):
+def read_to_step(process, number, alive=1):
     """Read its JSON events up to that step; what was read, and the workers that are alive then."""
     heard = []
     for line in process.stdout:
         heard.append(events.parse_event(line))
         if isinstance(heard[-1], events.Step) and heard[-1].step == number:
             workers = psutil.Process(process.pid).children(recursive=True)
-            assert len(workers) == 1
+            assert len(workers) == alive
             return heard, workers
     raise AssertionError(f"ended before step {number}: {process.stderr.read()}")
 
@@ -97,16 +98,33 @@ class TestCompare:
         stored = json.loads((mesp.cwd / "out" / "results.json").read_text())
         assert [step.to_dict() for step in steps[:3]] == stored["methods"]["mesp"]["steps"]
 
+    def test_interleaved_the_steps_alternate(self, mesp):
+        options = ["--steps", "2", "--methods", "mesp,mesp-store-h", "--interleave", "--out", "out"]
+        process = mesp("compare", *SMALL, *options)
+        assert process.returncode == 0, process.stderr
+        stored = json.loads((mesp.cwd / "out" / "results.json").read_text())
+        assert stored["config"]["interleave"] is True
+        shown = [line.split("  ")[:2] for line in process.stdout.splitlines() if "  step " in line]
+        assert shown == [[method, f"step {n}/2"] for n in (1, 2) for method in ("mesp", "mesp-store-h")]
+        assert "results in out" in process.stdout
+
+    def test_the_help_says_what_interleaving_costs(self, mesp):
+        said = " ".join(mesp("compare", "--help").stdout.split())
+        assert "--interleave" in said and "speed drifts" in said and "in memory at once" in said
+
     def test_options_of_a_method_get_a_folder_of_their_own(self, mesp):
         process = mesp("train", *SMALL, "--steps", "1", "--method", "mesp:weights=resident", "--out", "out")
         assert process.returncode == 0, process.stderr
         assert sorted(path.name for path in (mesp.cwd / "out").iterdir()) == ["mesp-weights=resident", "results.json"]
 
-    def test_on_a_terminal_there_is_a_progress_line(self, command, tmp_path):
+    @pytest.mark.parametrize(
+        "start", [["train"], ["compare", "--interleave"]], ids=["of one method", "of each method in its turn"]
+    )
+    def test_on_a_terminal_there_is_a_progress_line(self, command, tmp_path, start):
         """One that is redrawn in place and gone at the end; results still go to stdout."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
-            [*command[0], "train", *SMALL, "--steps", "30", "--out", str(tmp_path / "out")],
+            [*command[0], *start, *SMALL, "--steps", "30", "--out", str(tmp_path / "out")],
             env=command[1] | {"TERM": "xterm"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -124,6 +142,8 @@ class TestCompare:
         text = shown.decode()
         assert process.returncode == 0, text
         assert "loss" in text and "s/step" in text and "/30" in text and " MB" in text
+        if "--interleave" in start:
+            assert re.search(r"mebp [^\n]*/30[^\n]*loss[^\n]*\n[^\n]*mesp [^\n]*/30[^\n]*loss", text)  # one above the other
         assert "Traceback" not in text and "step 1/30" not in out
         assert "results in" in out
 
@@ -146,6 +166,19 @@ class TestEndings:
         assert len(stored["methods"]["mesp"]["steps"]) == done.steps
         assert gone(workers)
 
+    def test_ctrl_c_ends_all_that_take_turns(self, started, tmp_path):
+        process = started("compare", "--json", *SMALL, *ENDLESS, "--interleave", "--out", "out")
+        _, workers = read_to_step(process, 3, alive=2)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0 and "Traceback" not in err, err
+        assert gone(workers)
+        stored = json.loads((tmp_path / "out" / "results.json").read_text())["methods"]
+        assert [stored[method]["outcome"]["kind"] for method in ("mebp", "mesp")] == ["stopped", "stopped"]
+        assert 0 <= len(stored["mebp"]["steps"]) - len(stored["mesp"]["steps"]) <= 1
+        for method in stored:
+            load_adapter(tmp_path / "out" / method / "adapter")
+
     def test_ctrl_c_twice_ends_at_once(self, started, tmp_path):
         process = started("train", "--json", *SMALL, *ENDLESS, "--out", "out")
         _, [worker] = read_to_step(process, 2)
@@ -158,14 +191,17 @@ class TestEndings:
         assert gone([worker])
         assert not (tmp_path / "out" / "mesp").exists()
 
-    def test_a_command_line_that_is_killed_takes_its_worker_along(self, started, tmp_path):
-        """The worker notices that nobody listens, saves what was learnt and ends."""
-        process = started("train", "--json", *SMALL, *ENDLESS, "--out", "out")
-        _, workers = read_to_step(process, 2)
+    @pytest.mark.parametrize("methods", [["mesp"], ["mebp", "mesp"]], ids=["alone", "in turn"])
+    def test_a_command_line_that_is_killed_takes_its_workers_along(self, started, tmp_path, methods):
+        """They notice that nobody listens, save what was learnt and end."""
+        in_turn = ["--interleave"] if len(methods) > 1 else []
+        process = started("compare", "--json", *SMALL, *ENDLESS, *in_turn, "--methods", ",".join(methods), "--out", "out")
+        _, workers = read_to_step(process, 2, alive=len(methods))
         process.kill()
         process.communicate()
         assert gone(workers)
-        load_adapter(tmp_path / "out" / "mesp" / "adapter")
+        for method in methods:
+            load_adapter(tmp_path / "out" / method / "adapter")
 
     def test_a_reader_that_leaves(self, started):
         """As with `| head -1`: no traceback, no worker left."""

@@ -1,4 +1,4 @@
-"""Methods on one configuration, one after the other: equal losses, honest figures, files that hold what happened."""
+"""Methods on one configuration: equal losses, honest figures, files that hold what happened."""
 
 import csv
 import io
@@ -84,6 +84,7 @@ class TestTheFile:
     def test_it_holds_what_others_build_on(self, stored):
         assert stored["schema"] == 1 and stored["paper"] == []
         assert stored["config"]["methods"] == METHODS and stored["config"]["scale"] == 16.0 / 8
+        assert stored["config"]["interleave"] is False
         assert stored["config"]["rank"] == 8 and stored["config"]["optimizer"] == "adamw"
         assert {"system", "cpu", "packages", "memory_total_mb"} <= set(stored["machine"])
         for method in METHODS:
@@ -326,7 +327,22 @@ class TestAMethodThatDoesNotFinish:
         import psutil
 
         compare = comparison(["mesp"], steps=100_000)
+        assert compare.sessions == ()
         for event in compare.run():
             if isinstance(event, events.Step):
+                [session] = compare.sessions
+                assert session.method == "mesp" and psutil.pid_exists(session.pid)
                 break
-        assert not psutil.pid_exists(compare.session.pid)
+        assert not psutil.pid_exists(session.pid) and compare.sessions == ()
+
+
+def test_the_papers_rows_stand_beneath_ours_in_the_table(compared):
+    ours = compared[0].results
+    figures = [row for row in paper.paper_figures()["figures"] if row["table"] == 1][:2]
+    with_paper = Results(ours.config, ours.machine, figures)
+    with_paper.methods = ours.methods
+    extra = with_paper.to_markdown().splitlines()[2 + len(METHODS) :]
+    assert [[cell.strip() for cell in row.strip("|").split("|")] for row in extra] == [
+        ["mebp (paper, iPhone 17 Pro)", "0.680", "–", "–", "360.8", "–", "–", "–", "–"],
+        ["mesp (paper, iPhone 17 Pro)", "0.860", "–", "–", "136.2", "–", "–", "–", "–"],
+    ]

@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 import psutil
 import pytest
 
+from mesp_core import device
 from mesp_core.device import Battery, battery, describe_machine, find_openblas, thermal_state
 from mesp_core.errors import UsageError
 
@@ -73,6 +74,13 @@ def set_thermal_state(monkeypatch, state):
     monkeypatch.setitem(sys.modules, "Foundation", foundation)
 
 
+@pytest.fixture(autouse=True)
+def look_for_pyobjc_again():
+    device._ns_process_info.cache_clear()
+    yield
+    device._ns_process_info.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("state", "word"), [(0, "nominal"), (1, "fair"), (2, "serious"), (3, "critical"), (4, "unknown"), (None, "unknown")]
 )
@@ -84,6 +92,20 @@ def test_thermal_states(monkeypatch, state, word):
 def test_thermal_state_without_pyobjc(monkeypatch):
     monkeypatch.setitem(sys.modules, "Foundation", None)
     assert thermal_state() == "unknown"
+
+
+def test_a_pyobjc_that_is_not_there_is_looked_for_once(monkeypatch):
+    looked = []
+
+    class Finder:
+        def find_spec(self, name, *_):
+            if name == "Foundation":
+                looked.append(name)
+
+    monkeypatch.delitem(sys.modules, "Foundation", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Finder()])
+    assert [thermal_state() for _ in range(3)] == ["unknown"] * 3
+    assert looked == ["Foundation"]
 
 
 # --- battery ---

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import mlx.core as mx
@@ -15,6 +16,7 @@ import pytest
 
 from mesp_core import events
 from mesp_core.adapter import load_adapter
+from mesp_core.child import start_module
 from mesp_core.errors import UsageError
 from mesp_core.session import Session
 from mesp_core.worker import Job
@@ -126,6 +128,13 @@ class TestAFinishedRun:
         assert all(a.t_s < b.t_s for a, b in pairwise(memory))
         assert 0 < max(event.footprint_mb for event in memory) <= session.outcome.footprint_peak_mb + 0.001
 
+    def test_steps_and_memory_are_on_one_clock(self, finished):
+        _, heard = finished
+        times = [step.t_s for step in steps_of(heard)]
+        assert all(before < after for before, after in pairwise(times))
+        last = max(event.t_s for event in heard if isinstance(event, events.Memory))
+        assert times[0] > 0 and times[-1] <= last + 0.5
+
     def test_the_outcome_and_the_adapter(self, finished):
         session, heard = finished
         outcome = session.outcome
@@ -142,9 +151,9 @@ class TestAFinishedRun:
         assert_gone(session)
 
     def test_a_job_survives_its_line(self, finished):
-        job = finished[0].job
-        line = job.to_json()
-        assert "\n" not in line and Job.from_json(line) == job
+        for job in (finished[0].job, replace(finished[0].job, stepwise=True)):
+            line = job.to_json()
+            assert "\n" not in line and Job.from_json(line) == job
 
 
 class TestStopping:
@@ -174,6 +183,86 @@ class TestStopping:
         assert sum(step.step_time_s for step in steps_of(heard)[:-1]) < 0.4
         assert any(isinstance(event, events.Log) and "time limit of 0.4 s" in event.message for event in heard)
         assert assert_usable(session.outcome.adapter) == session.outcome.steps
+
+
+class TestStepwise:
+    """A worker that waits to be allowed each step."""
+
+    @pytest.fixture
+    def stepwise(self, make_job):
+        return lambda **changes: replace(make_job(**changes), stepwise=True)
+
+    def test_one_step_each_time_and_what_is_waited_counts_nowhere(self, stepwise):
+        session = Session(stepwise(steps=ENDLESS, time_limit_s=1.5))
+        heard, busy = [], []
+
+        def wait_a_while():
+            worker = psutil.Process(session.pid)
+            before = sum(worker.cpu_times()[:2])
+            time.sleep(1.0)
+            busy.append(sum(worker.cpu_times()[:2]) - before)
+
+        for event in session.run():
+            heard.append(event)
+            if isinstance(event, events.Loaded):
+                wait_a_while()
+                session.allow_step()
+            if isinstance(event, events.Step) and event.step == 1:
+                wait_a_while()
+                session.allow_step()
+            if isinstance(event, events.Step) and event.step == 2:
+                wait_a_while()
+                session.stop()
+        steps = steps_of(heard)
+        assert [step.step for step in steps] == [1, 2] and session.outcome.steps == 2
+        assert steps[1].t_s - steps[0].t_s > 1.0 > max(step.step_time_s for step in steps)
+        assert max(busy[0], busy[2]) < 0.5  # what is left of the step before may fall into the one between
+        assert not any(isinstance(event, events.Log) and "time limit" in event.message for event in heard)
+        assert session.outcome.kind == "stopped" and assert_usable(session.outcome.adapter) == 2
+        assert_gone(session)
+
+    def test_its_own_time_is_limited(self, stepwise):
+        session = Session(stepwise(steps=ENDLESS, time_limit_s=0.4))
+        heard = []
+        for event in session.run():
+            heard.append(event)
+            if isinstance(event, events.Loaded | events.Step):
+                session.allow_step()
+        assert session.outcome.kind == "stopped"
+        assert any(isinstance(event, events.Log) and "time limit of 0.4 s" in event.message for event in heard)
+        assert sum(step.step_time_s for step in steps_of(heard)[:-1]) < 0.4
+
+    def test_stopped_before_its_first_step_it_has_learnt_nothing(self, stepwise):
+        session = Session(stepwise())
+        heard = []
+        for event in session.run():
+            heard.append(event)
+            if isinstance(event, events.Loaded):
+                session.stop()
+        assert steps_of(heard) == [] and session.outcome.kind == "stopped" and session.outcome.adapter is None
+        assert next(event for event in heard if isinstance(event, events.Done)).adapter is None
+        assert not session.job.adapter_folder.exists()
+
+    def test_a_parent_that_is_gone_ends_it_and_what_was_learnt_is_saved(self, stepwise):
+        job = stepwise(steps=ENDLESS)
+        with start_module("mesp_core.worker") as worker:
+            said = map(events.parse_event, worker.stdout)
+            worker.stdin.write(job.to_json() + '\n{"command": "step"}\n')
+            worker.stdin.flush()
+            assert next(event for event in said if isinstance(event, events.Step)).step == 1
+            worker.stdin.close()
+            done = next(event for event in said if isinstance(event, events.Done))
+        assert (worker.returncode, done.outcome, done.steps) == (0, "stopped", 1)
+        assert assert_usable(job.adapter_folder) == 1
+
+    def test_it_saves_in_between(self, stepwise):
+        session = Session(stepwise(steps=ENDLESS, save_every=2))
+        for event in session.run():
+            if isinstance(event, events.Step) and event.step == 4:
+                session.kill()
+            elif isinstance(event, events.Loaded | events.Step):
+                session.allow_step()
+        assert assert_usable(session.outcome.adapter) == 2  # what is due after a step is saved in the next turn
 
 
 class TestEndingAtOnce:
@@ -206,7 +295,7 @@ class TestEndingAtOnce:
         follow(session)
         outcome = session.outcome
         assert (outcome.kind, outcome.exit_code) == ("memory-limit", 1)
-        assert "limit of 8 MB" in outcome.message and "--seq-len" in outcome.message
+        assert "limit of 8 MB" in outcome.message and "lower seq_len or batch_size" in outcome.message
         assert outcome.footprint_peak_mb > 8
         assert_gone(session)
 
@@ -295,7 +384,7 @@ class TestWorkersThatFail:
         heard = follow(session)
         outcome = session.outcome
         assert outcome.exit_code == 1 and outcome.kind == "failure", outcome.message
-        assert "--lr (now 9)" in outcome.message and "diverged" in outcome.message
+        assert "learning_rate (now 9)" in outcome.message and "diverged" in outcome.message
         error = next(event for event in heard if isinstance(event, events.Error))
         assert "Traceback" in outcome.details and error.details == outcome.details
         assert "Traceback" not in outcome.message

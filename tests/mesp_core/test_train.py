@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import time
 from itertools import islice, repeat
 
 import mlx.core as mx
@@ -224,6 +225,20 @@ class TestStoppingAndDiverging:
         results, _ = run(RunConfig(steps=10), method, one_pair(), until=3)
         assert len(results) == 3 and method.calls == 3
 
+    def test_it_may_be_kept_from_a_step_and_waiting_is_not_timed(self):
+        method, seconds = Slope(), []
+
+        def may_begin(step):
+            time.sleep(0.2)
+            return step < 3
+
+        def on_step(result):
+            seconds.append(result.seconds)
+            return True
+
+        assert train(RunConfig(steps=10), method, one_pair(), any_batches(), on_step, may_begin) == 2
+        assert method.calls == len(seconds) == 2 and max(seconds) < 0.2
+
     @pytest.mark.parametrize("bad", [math.nan, math.inf])
     def test_a_loss_that_is_no_number_is_refused_before_it_does_harm(self, bad):
         adapters, told = one_pair(), []
@@ -236,7 +251,7 @@ class TestStoppingAndDiverging:
         with pytest.raises(MespError) as raised:
             train(config, Slope([1.0, 1.0, bad, 1.0]), adapters, any_batches(), on_step)
         message = str(raised.value)
-        assert "step 3" in message and "--lr (now 0.25)" in message and "--alpha (now 3)" in message
+        assert "step 3" in message and "learning_rate (now 0.25)" in message and "alpha (now 3)" in message
         assert told == [1, 2]
         for value in copied(adapters).values():
             assert value == pytest.approx(-0.5)

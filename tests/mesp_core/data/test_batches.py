@@ -100,7 +100,7 @@ def test_every_label_of_an_epoch_appears_exactly_once(token_set, data):
 def test_too_few_samples(token_set):
     tokens = token_set(numbered(3), rows=5, skipped=2)
     check_enough(tokens, 3)
-    with pytest.raises(DataError, match=r"my\.jsonl gives 3 samples.*batch of 4.*5 rows read, 2 skipped.*--seq-len"):
+    with pytest.raises(DataError, match=r"my\.jsonl gives 3 samples.*batch of 4.*5 rows read, 2 skipped.*raise seq_len"):
         check_enough(tokens, 4, "my.jsonl")
-    with pytest.raises(DataError, match="lower --batch-size"):
+    with pytest.raises(DataError, match="lower batch_size"):
         batches(token_set(numbered(1)), 2, seed=0)  # at once, not at the first batch

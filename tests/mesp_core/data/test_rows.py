@@ -135,3 +135,20 @@ def test_missing_file_folder_and_unreadable_file(tmp_path, write):
         list(read_rows(tmp_path))
     with pytest.raises(UsageError, match="cannot be read"):
         list(read_rows(write([GOOD_TEXT]) / "below-a-file"))
+
+
+# Some of the lines
+
+
+def test_only_the_lines_asked_for(write):
+    data = write(["", '{"text": "a"}', "", *(f'{{"text": "{c}"}}' for c in "bcde")])
+    assert [(row.line, row.text) for row in read_rows(data, only={4, 6})] == [(4, "b"), (6, "d")]
+    assert [row.text for row in read_rows(data, only=range(1, 5))] == ["a", "b"]
+    assert list(read_rows(data, only=set())) == [] == list(read_rows(data, only={1, 3, 99}))
+
+
+def test_lines_not_asked_for_are_not_judged(write):
+    rows = ['{"text": "a"}', "broken", '{"tokens": [1]}', '{"text": "d"}', "broken too"]
+    assert [row.line for row in read_rows(write(rows), only={4})] == [4]
+    with pytest.raises(DataError, match=r"line 3.*the format of line 1"):
+        list(read_rows(write(rows), only={3, 4}))

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -21,10 +22,10 @@ def no_child(monkeypatch):
     """no_child() makes any further child process an error."""
 
     def forbid():
-        def run(*_args, **_kwargs):
+        def start(*_args, **_kwargs):
             raise AssertionError("a child was started")
 
-        monkeypatch.setattr(subprocess, "run", run)
+        monkeypatch.setattr(subprocess, "Popen", start)
 
     return forbid
 
@@ -123,14 +124,86 @@ def test_errors_of_the_child_arrive_as_they_are(plain_model, make_model, write, 
 
 def test_a_child_that_dies_is_reported_with_its_last_words(plain_model, write, monkeypatch, cache):
     script = "import sys; print('noise'); print('out of memory, sorry', file=sys.stderr); sys.exit(9)"
-    real = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda _args, **kw: real([sys.executable, "-c", script], **kw))
+    real = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda _args, **kw: real([sys.executable, "-c", script], **kw))
     with pytest.raises(MespError, match=r"data\.jsonl failed.*exit code 9.*out of memory, sorry"):
         tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all")
     assert not leftovers(cache)
     script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     with pytest.raises(MespError, match="signal 9"):
         tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all")
+
+
+# Progress, and cancelling
+
+
+class Cancelled(Exception):
+    pass
+
+
+@pytest.fixture
+def slow_child(monkeypatch):
+    """Children that never come to an end; their processes, as they are started."""
+    real, started = subprocess.Popen, []
+
+    def start(_args, **options):
+        started.append(real([sys.executable, "-c", "import time; time.sleep(1000)"], **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    return started
+
+
+def test_progress_is_told_from_the_callers_thread(plain_model, write):
+    told = []
+    data = write(TEXTS)
+    tokenise(
+        data,
+        plain_model,
+        seq_len=8,
+        loss_on="all",
+        on_progress=lambda *report: told.append((*report, threading.current_thread())),
+    )
+    assert told and set(told) == {("Tokenising data.jsonl", 0.0, threading.current_thread())}
+    told.clear()
+    tokenise(data, plain_model, seq_len=8, loss_on="all", on_progress=lambda *report: told.append(report))
+    assert told == []  # nothing was to be done
+
+
+def test_cancelling_ends_the_child_and_leaves_nothing(plain_model, write, cache, slow_child):
+    calls = []
+
+    def on_progress(message, fraction):
+        calls.append(time.monotonic())
+        if len(calls) == 5:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all", on_progress=on_progress)
+    assert time.monotonic() - calls[-1] < 5
+    assert 0.3 < calls[-1] - calls[0] < 5  # about every 0.1 s
+    assert [child.poll() for child in slow_child] == [-signal.SIGKILL]
+    assert not entries(cache) and not leftovers(cache)
+
+
+def test_cancelling_at_once(plain_model, write, cache, slow_child):
+    def on_progress(message, fraction):
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all", on_progress=on_progress)
+    assert [child.poll() for child in slow_child] == [-signal.SIGKILL]
+    assert not leftovers(cache)
+
+
+def test_after_a_cancelled_one_it_is_made(plain_model, write, monkeypatch, cache):
+    def on_progress(message, fraction):
+        raise Cancelled
+
+    data = write(TEXTS)
+    with pytest.raises(Cancelled):
+        tokenise(data, plain_model, seq_len=8, loss_on="all", on_progress=on_progress)
+    assert len(tokenise(data, plain_model, seq_len=8, loss_on="all")) > 0
 
 
 @pytest.mark.parametrize(
@@ -141,12 +214,12 @@ def test_a_child_that_dies_is_reported_with_its_last_words(plain_model, write, m
         (
             [{"prompt": "hello " * 50, "completion": "x"}] * 3,
             {"loss_on": "completion"},
-            "3 rows read, 3 skipped.*prompts are longer than seq-len 16: raise --seq-len",
+            "3 rows read, 3 skipped.*prompts are longer than seq_len 16: raise seq_len",
         ),
         (
             [[{"role": "user", "content": "x"}]],
             {"loss_on": "completion"},
-            "1 skipped.*no row has an assistant",
+            "1 skipped.*no row has an assistant.*loss_on=all",
         ),
     ],
 )
@@ -275,13 +348,13 @@ def test_two_processes_may_make_the_same_entry(plain_model, write, cache, monkey
     """Both children run to their end before either renames, which is the worst that can happen."""
     data = write(TEXTS)
     both_ready = threading.Barrier(2, timeout=60)
-    run_child = module._run_child
+    ask = module.ask
 
-    def run_and_wait(request):
-        run_child(request)
+    def ask_and_wait(*args, **options):
+        ask(*args, **options)
         both_ready.wait()
 
-    monkeypatch.setattr(module, "_run_child", run_and_wait)
+    monkeypatch.setattr(module, "ask", ask_and_wait)
     results = []
     threads = [
         threading.Thread(target=lambda: results.append(tokenise(data, plain_model, seq_len=8, loss_on="all")))
@@ -315,7 +388,7 @@ def test_separate_processes_at_once(plain_model, write, cache):
 
 def test_the_caller_loads_neither_tokenizers_nor_jinja():
     script = (
-        "import sys, mesp_core.data.tokenise, mesp_core.data.batches, mesp_core.data.wikitext2\n"
+        "import sys, mesp_core.data.tokenise, mesp_core.data.batches, mesp_core.data.wikitext2, mesp_core.data.preview\n"
         "heavy = {'tokenizers', 'jinja2', 'mlx', 'transformers', 'huggingface_hub', 'PySide6'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )

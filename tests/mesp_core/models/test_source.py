@@ -12,7 +12,7 @@ from huggingface_hub import errors
 
 from mesp_core import bundled
 from mesp_core.errors import MespError, UsageError
-from mesp_core.models.source import ModelSource, resolve
+from mesp_core.models.source import ModelSource, local, resolve
 
 CHECKPOINT = ("config.json", "model.safetensors", "tokenizer.json")
 
@@ -55,7 +55,7 @@ def test_tiny(tmp_path, monkeypatch, hub):
     folder = fill(tmp_path / "_bundled" / "tiny")
     (tmp_path / "cwd" / "tiny").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "cwd")
-    assert resolve("tiny") == ModelSource("tiny", folder, "tiny", None)
+    assert resolve("tiny") == ModelSource("tiny", folder, "tiny", None) == local("tiny")
     assert resolve("./tiny").path == tmp_path / "cwd" / "tiny"
 
 
@@ -67,12 +67,16 @@ def test_synthetic(tmp_path, monkeypatch, hub):
         return tmp_path / name
 
     synthetic = ModuleType("mesp_core.models.synthetic")
-    synthetic.ensure = ensure
+    synthetic.ensure, synthetic.find = ensure, lambda name: None
     monkeypatch.setitem(sys.modules, "mesp_core.models.synthetic", synthetic)
     source = resolve("synthetic:qwen2.5-3b", lambda *report: reports.append(report))
     assert (source.name, source.path, source.kind) == ("synthetic:qwen2.5-3b", tmp_path / "qwen2.5-3b", "synthetic")
     assert "random weights" in source.warning and "meaningless" in source.warning
     assert reports == [("writing", 0.5)]
+    assert local("synthetic:qwen2.5-3b") is None
+    synthetic.find = lambda name: tmp_path / "found"
+    assert local("synthetic:qwen2.5-3b") == resolve("synthetic:qwen2.5-3b", lambda *report: pytest.fail("it was there"))
+    assert local("synthetic:qwen2.5-3b").path == tmp_path / "found"
 
 
 def test_directories(tmp_path, monkeypatch, hub):
@@ -80,7 +84,7 @@ def test_directories(tmp_path, monkeypatch, hub):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in (str(folder), "org/name", "org/name/", "./org/name", "~/org/name", "org/../org/name"):
-        assert resolve(name) == ModelSource(name, folder, "directory", None)
+        assert resolve(name) == ModelSource(name, folder, "directory", None) == local(name)
     assert hub.calls == []
 
 
@@ -113,6 +117,8 @@ def test_directories(tmp_path, monkeypatch, hub):
 def test_what_cannot_name_a_model_is_refused(tmp_path, monkeypatch, hub, model, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=says):
+        local(model)
     with pytest.raises(UsageError, match=says) as error:
         resolve(model)
     assert model.strip() in str(error.value)
@@ -131,6 +137,7 @@ def test_hub_ids_found_in_the_cache_need_no_network(tmp_path, hub, repo_id):
     hub.cached = fill(tmp_path / "snapshot")
     assert resolve(repo_id) == ModelSource(repo_id, tmp_path / "snapshot", "hub", None)
     assert [(call.repo_id, call.local) for call in hub.calls] == [(repo_id, True)]
+    assert local(repo_id) == ModelSource(repo_id, tmp_path / "snapshot", "hub", None)
 
 
 def test_only_data_files_are_asked_for(tmp_path, hub):
@@ -158,9 +165,15 @@ def test_only_data_files_are_asked_for(tmp_path, hub):
 @pytest.mark.parametrize("names", [["config.json"], ["model.safetensors"], ["config.json", "model.safetensors"], []])
 def test_an_incomplete_snapshot_in_the_cache_leads_to_the_download(tmp_path, hub, names):
     hub.cached = fill(tmp_path / "snapshot", names)
+    assert local("org/name") is None
     hub.download = lambda tqdm_class: fill(tmp_path / "snapshot")
     assert resolve("org/name").path == tmp_path / "snapshot"
-    assert [call.local for call in hub.calls] == [True, False]
+    assert [call.local for call in hub.calls] == [True, True, False]
+
+
+def test_what_is_not_in_the_cache_is_not_local(hub):
+    assert local("org/name") is None
+    assert [call.local for call in hub.calls] == [True]
 
 
 def test_a_missing_shard_leads_to_the_download(tmp_path, hub):

@@ -1,0 +1,69 @@
+"""Asking a short-lived child process for one thing: what loads a tokenizer does so there, not in a window's process.
+
+A tokenizer's memory stays out of the caller, and so does the lock it holds while it loads. The child is a module that calls
+`answer`; it reads one JSON object from stdin and writes one JSON line to stdout: the reply, or {"error": the class in
+mesp_core.errors, "message": its text}. Loads no MLX.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mesp_core import errors
+from mesp_core.child import start_module
+from mesp_core.errors import MespError
+
+POLL_S = 0.1
+
+
+def ask(module: str, request: dict[str, Any], *, task: str, on_wait: Callable[[], None] | None = None) -> dict[str, Any]:
+    """The reply of `python -m module` to `request`; `task` says in an error what failed ("Tokenising FILE").
+
+    `on_wait` is called when the child was started and every 0.1 s until it has ended. Whatever it raises comes out of here,
+    as a KeyboardInterrupt does, when the child has been ended.
+
+    Raises:
+        MespError: what the child raised, with the same class and text; or how it died.
+    """
+    with start_module(module) as child:
+        try:
+            out, last_words = _talk(child, json.dumps(request), on_wait or (lambda: None))
+        except BaseException:
+            child.kill()
+            raise
+    try:
+        reply = json.loads(out.splitlines()[-1])
+        error, message = reply.get("error"), reply.get("message")
+    except (IndexError, ValueError, AttributeError):
+        last = " / ".join(line.strip() for line in last_words.strip().splitlines()[-3:]) or "it said nothing"
+        how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
+        raise MespError(f"{task} failed: the process ended with {how}. {last}") from None
+    if error:
+        raise getattr(errors, error, MespError)(message)
+    return reply
+
+
+def answer(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """The child's side: do `work` on the request and send what it returns, or the MespError it raises.
+
+    Any other error ends in a traceback on stderr, whose last lines are what `ask` tells.
+    """
+    request = json.load(sys.stdin)
+    try:
+        reply = work(request)
+    except MespError as error:
+        reply = {"error": type(error).__name__, "message": str(error)}
+    print(json.dumps(reply))
+
+
+def _talk(child: subprocess.Popen, request: str, on_wait: Callable[[], None]) -> tuple[str, str]:
+    """Send the request and wait; all the child wrote on stdout and stderr."""
+    said: str | None = request
+    while True:
+        on_wait()
+        try:
+            return child.communicate(said, POLL_S)
+        except subprocess.TimeoutExpired:
+            said = None  # the next call goes on with what this one was given

@@ -1,0 +1,35 @@
+"""What is checked and made before a worker starts."""
+
+import pytest
+
+from mesp_core.bundled import bundled_path
+from mesp_core.checkpoint import open_checkpoint
+from mesp_core.errors import UsageError
+from mesp_core.prepare import check_seq_len, prepare
+
+
+def test_a_length_the_model_was_not_made_for(small_config):
+    checkpoint = open_checkpoint(bundled_path("tiny"))
+    longest = checkpoint.architecture.max_position_embeddings
+    check_seq_len(small_config(seq_len=longest), checkpoint)
+    too_long = small_config(seq_len=longest + 1)
+    with pytest.raises(UsageError, match=rf"seq_len: {longest + 1} is more than tiny .* up to {longest}"):
+        check_seq_len(too_long, checkpoint)
+    with pytest.raises(UsageError, match="seq_len"):
+        prepare(too_long)
+
+
+def test_tokenising_tells_progress_and_can_be_cancelled(small_config, tmp_path):
+    class Cancelled(Exception):
+        pass
+
+    def cancel(message, fraction):
+        assert (message, fraction) == ("Tokenising mine.jsonl", 0.0)
+        raise Cancelled
+
+    data = tmp_path / "mine.jsonl"
+    data.write_text('{"text": "something that no other test tokenises"}\n')
+    config = small_config(data=str(data))
+    with pytest.raises(Cancelled):
+        prepare(config, cancel)
+    assert len(prepare(config).tokens) == 1
