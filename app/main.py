@@ -1,12 +1,79 @@
-"""The entry point of `mesp-gui`. The window does not exist yet."""
+"""The entry point of `mesp-gui`."""
 
+import argparse
+import contextlib
+import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import QIcon
+from PySide6.QtWidgets import QApplication
+
+from app.settings import Settings
+from app.window import MainWindow
+from mesp_core import __version__
+from mesp_core.bundled import bundled_path
+from mesp_core.errors import MespError
+
+PYTHON_TURN_MS = 200  # how often Python gets a turn to see a signal while Qt waits for events
+PATIENCE_S = 20.0  # for a worker to end its step when the system asks us to quit
 
 
-def main() -> int:
-    """Say so and return 1."""
-    print("mesp-gui: the window is not built yet; use `mesp compare` on the command line.", file=sys.stderr)
-    return 1
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Show the window until it is closed; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    application = QApplication.instance() or QApplication(["mesp-gui"])
+    application.setApplicationName("mesp-gui")
+    application.setApplicationDisplayName("mesp")
+    application.setDesktopFileName("mesp-gui")
+    with contextlib.suppress(MespError):  # an icon is no reason not to start
+        application.setWindowIcon(QIcon(str(bundled_path("icon"))))
+    window = MainWindow(Settings())
+    _hear_signals(window)
+    _report_defects(window, options.debug)
+    window.show()
+    QTimer.singleShot(0, window.after_show)
+    for path in options.paths:
+        window.opener.open(path)
+    code = application.exec()
+    window.controller.wait(PATIENCE_S)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mesp-gui", description="Fine-tune with several methods and see what each costs.")
+    parser.add_argument("paths", nargs="*", type=Path, help="a model folder and/or a .jsonl file to select")
+    parser.add_argument("--debug", action="store_true", help="print tracebacks")
+    parser.add_argument("--version", action="version", version=f"mesp-gui {__version__}")
+    return parser
+
+
+def _hear_signals(window: MainWindow) -> None:
+    """A Ctrl-C in the terminal or a polite kill stops the run after its step, saves, and closes; a second one ends it."""
+
+    def on_signal(number: int, frame: object) -> None:
+        if window.is_closing:
+            window.controller.kill()
+        window.close_after_run()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    # Qt's loop runs in C++, where Python cannot handle a signal.
+    turn = QTimer(window, interval=PYTHON_TURN_MS)
+    turn.timeout.connect(lambda: None)
+    turn.start()
+
+
+def _report_defects(window: MainWindow, debug: bool) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: object) -> None:
+        if debug:
+            sys.__excepthook__(kind, error, trace)
+        if issubclass(kind, Exception):
+            window.report_unexpected(error)
+
+    sys.excepthook = hook
 
 
 if __name__ == "__main__":

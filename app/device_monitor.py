@@ -1,0 +1,71 @@
+"""Watches the machine: thermal state and battery, every few seconds, and the worst of them since a mark."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from mesp_core import device
+from mesp_core.memory import machine_memory
+
+EVERY_MS = 5000
+HEAT = ("unknown", "nominal", "fair", "serious", "critical")
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """The machine now. `memory_bytes` is all it has; battery is None where there is none."""
+
+    memory_bytes: int
+    thermal: str = "unknown"
+    battery_percent: float | None = None
+    plugged: bool | None = None
+
+
+def read_device() -> DeviceState:
+    """The machine as the system describes it now."""
+    battery = device.battery()
+    return DeviceState(machine_memory()[0], device.thermal_state(), battery.percent, battery.plugged)
+
+
+class DeviceMonitor(QObject):
+    """Emits `changed` with every reading. `worst_thermal` and `battery_used` count from `mark`."""
+
+    changed = Signal(DeviceState)
+
+    def __init__(self, read: Callable[[], DeviceState] = read_device, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._read = read
+        self.state: DeviceState | None = None
+        self.worst_thermal = "unknown"
+        self._battery_at_mark: float | None = None
+        self._timer = QTimer(self, interval=EVERY_MS)
+        self._timer.timeout.connect(self.poll)
+
+    def start(self) -> None:
+        """Read now and from then on."""
+        self.poll()
+        self._timer.start()
+
+    def mark(self) -> None:
+        """A run begins."""
+        self.worst_thermal = "unknown"
+        self.poll()
+        self._battery_at_mark = self.state.battery_percent
+
+    @property
+    def battery_used(self) -> float | None:
+        """Percentage points of the battery since the mark; None where there is no battery, negative while it charges."""
+        if self.state is None or self._battery_at_mark is None or self.state.battery_percent is None:
+            return None
+        return self._battery_at_mark - self.state.battery_percent
+
+    def poll(self) -> None:
+        """Read the machine."""
+        self.state = self._read()
+        self.worst_thermal = max(self.worst_thermal, self.state.thermal, key=_heat)
+        self.changed.emit(self.state)
+
+
+def _heat(thermal: str) -> int:
+    return HEAT.index(thermal) if thermal in HEAT else 0

@@ -1,0 +1,1 @@
+"""The left side of the window: what to train, on what, and how."""

@@ -1,0 +1,128 @@
+"""The data: where it is, and how many samples it gives."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QFileDialog, QProgressBar, QPushButton
+
+from app.background import Latest, sentence
+from app.experiment.fields import Field
+from app.experiment.patient import patiently
+from app.experiment.place_box import PlaceBox
+from app.experiment.plain import PlainLabel, plain_tooltip
+from mesp_core.cache import cache_dir
+from mesp_core.data.token_set import TokenSet
+from mesp_core.data.wikitext2 import build
+
+RECENT = 1  # group of the list
+TOOLTIP = "A .jsonl file with one sample a line: chats, prompts with completions, texts or token ids."
+COUNTS = (
+    "Samples can be learnt from. Skipped rows have nothing to learn within the sequence length; "
+    "cut samples were longer than it."
+)
+
+
+class DataField(Field):
+    """`build_wikitext2(file)` writes that data set; tests replace it. It runs in the background."""
+
+    looked = Signal()  # `fetching` or `problem` is another
+    again = Signal()  # Enter: read the file again
+
+    def __init__(self, recent: Sequence[str] = (), build_wikitext2: Callable[[Path], Any] = build) -> None:
+        self._wikitext2 = cache_dir() / "data" / "wikitext2.jsonl"
+        self.box = PlaceBox(
+            [("sample", "Sample (bundled)"), (str(self._wikitext2), "WikiText-2")],
+            [(file, file) for file in recent],
+        )
+        super().__init__("data", "Data", TOOLTIP, self.box)
+        self._build = build_wikitext2
+        self.problem = ""
+        self._open = QPushButton("Open…")
+        self._open.setObjectName("open_data")
+        self._open.setAccessibleName("Open a data file")
+        self._open.setToolTip("Open a data file")
+        self._open.clicked.connect(self.open_file)
+        self.row.addWidget(self._open)
+        self._status = PlainLabel("data_status")
+        self._busy = QProgressBar(minimum=0, maximum=0)  # busy: nobody knows how long
+        self._busy.setObjectName("data_busy")
+        self._busy.setAccessibleName("Fetching WikiText-2")
+        self._busy.setTextVisible(False)
+        self._busy.hide()
+        self.layout().addWidget(self._status)
+        self.layout().addWidget(self._busy)
+        self._fetch = Latest(self)
+        self._fetch.done.connect(lambda _: self._note())
+        self._fetch.failed.connect(lambda error: self._note(sentence(error)))
+        self._fetch.busy_changed.connect(self._busy.setVisible)
+        self.box.chosen.connect(self._choose)
+        self.box.again.connect(self._look_again)
+
+    @property
+    def fetching(self) -> bool:
+        """Whether the data is not there yet, but coming."""
+        return self._fetch.busy
+
+    def value(self) -> str:
+        """What RunConfig.data is."""
+        return self.box.value()
+
+    def set_value(self, data: str) -> None:
+        """Choose a data file."""
+        self.box.set_value(data)
+
+    def set_status(self, message: str) -> None:
+        """What is being done with the file."""
+        self._say(message)
+
+    def set_tokens(self, tokens: TokenSet | None) -> None:
+        """How much there is to learn from; None: not known."""
+        if tokens is None:
+            self._say("")
+            return
+        self.box.remember(RECENT, self.value())
+        parts = [f"{len(tokens):,} {'sample' if len(tokens) == 1 else 'samples'}"]
+        parts += [f"{tokens.skipped:,} skipped"] if tokens.skipped else []
+        parts += [f"{tokens.truncated:,} cut"] if tokens.truncated else []
+        self._say(" · ".join(parts), COUNTS)
+
+    def open_file(self) -> None:
+        """Ask for a file; nothing waits for the answer."""
+        here = Path(self.value()).expanduser()
+        folder = here.parent if here.is_absolute() and here != self._wikitext2 else Path.home()
+        dialog = QFileDialog(self, "Open a data file", str(folder), "Data (*.jsonl);;All files (*)")
+        dialog.setObjectName("open_data_dialog")
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.fileSelected.connect(self.set_value)
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+
+    def close_background(self) -> None:
+        """End the thread."""
+        self._fetch.close()
+
+    def _choose(self) -> None:
+        self._look()
+        self.changed.emit()
+
+    def _look_again(self) -> None:
+        self._look()
+        self.again.emit()
+
+    def _look(self) -> None:
+        """Fetch what is not there and can be."""
+        self._fetch.cancel()
+        file = self._wikitext2
+        if self.value() == str(file) and not file.is_file():
+            self._fetch.start(lambda report: patiently(lambda: self._build(file), report))
+        self._note()
+
+    def _note(self, problem: str = "") -> None:
+        self.problem = problem
+        self.looked.emit()
+
+    def _say(self, text: str, tooltip: str = "") -> None:
+        self._status.set_text(text)
+        self._status.setToolTip(plain_tooltip(tooltip))

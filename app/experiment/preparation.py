@@ -1,0 +1,102 @@
+"""Reads the data in the background whenever what decides its tokens has changed and then stayed for a moment."""
+
+from collections.abc import Callable
+from typing import Any
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from app.background import Latest, Report
+from mesp_core.config import RunConfig
+from mesp_core.data.rows import read_rows
+from mesp_core.errors import CheckpointError
+from mesp_core.prepare import Prepared, data_path, prepare
+
+QUIET_MS = 400
+# Of RunConfig. The batch size is not among them: whether it fits is judged on the tokens.
+TOKEN_FIELDS = ("model", "data", "seq_len", "loss_on", "max_samples")
+
+
+class Preparation(QObject):
+    """`want` says what for; `result` or `error` is the outcome, both None until there is one.
+
+    `prepare` and `quiet_ms` are replaced in tests.
+    """
+
+    changed = Signal()  # there is an outcome
+    progress = Signal(str)
+
+    def __init__(
+        self, prepare: Callable[[RunConfig, Report], Any] = prepare, quiet_ms: int = QUIET_MS, parent: QObject | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._prepare = prepare
+        self._wanted: tuple[RunConfig, bool] | None = None  # the bool: whole, as in `want`
+        self._paused = False
+        self.result: Prepared | None = None
+        self.error: Exception | None = None
+        self._timer = QTimer(self, singleShot=True, interval=quiet_ms)
+        self._timer.timeout.connect(self._start)
+        self._latest = Latest(self)
+        self._latest.progress.connect(lambda message, _: self.progress.emit(message))
+        self._latest.done.connect(lambda result: self._end(result, None))
+        self._latest.failed.connect(lambda error: self._end(None, error))
+
+    def want(self, config: RunConfig | None, whole: bool = True) -> None:
+        """Prepare this unless that is being done or was done; None: nothing can be.
+
+        Not `whole`: the model is not here, or another field is wrong. Then only the data's first row is read, so that a file
+        which is missing, or something else altogether, is known at once.
+        """
+        wanted = None if config is None else (config, whole)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self.again()
+
+    def again(self) -> None:
+        """Forget the outcome and start anew: the files may be others now."""
+        self.result = self.error = None
+        self._latest.cancel()
+        self._timer.stop()
+        if self._wanted is not None and not self._paused:
+            self._timer.start()
+
+    def pause(self, paused: bool) -> None:
+        """A run has the machine for itself."""
+        self._paused = paused
+        if not paused and self.result is None and self.error is None:
+            self.again()
+        elif paused:
+            self._latest.cancel()
+            self._timer.stop()
+
+    def close_background(self) -> None:
+        """End the thread."""
+        self._timer.stop()
+        self._latest.close()
+
+    def _start(self) -> None:
+        config, whole = self._wanted
+        if whole:
+            self._latest.start(lambda report: self._prepare(config, report))
+        else:
+            self._latest.start(lambda report: _read_first_row(config.data))
+
+    def _end(self, result: Prepared | None, error: Exception | None) -> None:
+        self.result, self.error = result, error
+        self.changed.emit()
+
+
+def _read_first_row(data: str) -> None:
+    next(read_rows(data_path(data)), None)
+
+
+def blamed(error: Exception) -> str:
+    """The field that an error of `prepare` belongs to."""
+    text = str(error)
+    if isinstance(error, CheckpointError):
+        return "model"
+    if text.startswith("seq_len: ") or "raise seq_len" in text:
+        return "seq_len"
+    if text.startswith("loss_on"):
+        return "loss_on"
+    return "data"
