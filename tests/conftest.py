@@ -10,6 +10,8 @@ import pytest
 
 # Read by MLX at its first evaluation: depth first, as in the worker, so that peaks are those of a run.
 os.environ.setdefault("MLX_BFS_MAX_WIDTH", "1")
+# No window flickers over the screen of whoever runs the tests.
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 
 def test_the_two_commands_stand_there_literally():
-    run = "python3 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/mesp compare"
+    run = "python3 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/mesp-gui"
     test = "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/python -m pytest"
     assert run in README.splitlines()
     assert test in README.splitlines()
@@ -38,6 +38,25 @@ def test_the_training_loop_runs_as_printed(tmp_path):
     parameters = json.loads((adapter / "adapter_config.json").read_text())["lora_parameters"]
     assert parameters["rank"] == 4 and parameters["scale"] == 4.0
     assert len(parameters["keys"]) == len(PROJECTIONS)
+
+
+def test_every_picture_is_there():
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert len(pictures) == 2
+    for picture in pictures:
+        assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_shortcut_of_the_window_is_listed(qapp):
+    from PySide6.QtWidgets import QMainWindow
+
+    from app.actions import Actions
+
+    window = QMainWindow()
+    actions = Actions(window)
+    for name in ("run", "stop", "open", "open_model", "export_adapter", "export_results", "show_folder", "settings"):
+        shortcut = getattr(actions, name).shortcut().toString()
+        assert shortcut and re.search(rf"{re.escape(shortcut)}[ ,|]", README), name
 
 
 def test_every_method_is_explained():

@@ -1,10 +1,7 @@
-"""What the app's tests share: no display, settings of their own, a comparison that only plays one."""
+"""What the app's tests share: settings of their own, a comparison that only plays one."""
 
-import os
 import threading
 from types import SimpleNamespace
-
-os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 import pytest
 from PySide6.QtCore import QSettings
