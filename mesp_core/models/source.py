@@ -95,10 +95,10 @@ def local(model: str) -> ModelSource | None:
 
 def list_cached_models() -> list[str]:
     """The hub ids in the Hugging Face cache that need no download, sorted. No cache: an empty list."""
-    from huggingface_hub import CacheNotFound, scan_cache_dir
+    from huggingface_hub import CacheNotFound, constants, scan_cache_dir
 
     try:
-        cache = scan_cache_dir()
+        cache = scan_cache_dir(constants.HF_HUB_CACHE)
     except CacheNotFound:
         return []
     return sorted(

@@ -6,7 +6,6 @@ depend on how a worker is started.
 
 import json
 from itertools import pairwise
-from statistics import median
 
 import pytest
 
@@ -72,9 +71,9 @@ def test_two_hundred_steps_hold_no_more_than_twenty(make_job):
     steps = [event for event in session.run() if isinstance(event, events.Step)]
     assert session.outcome.kind == "finished" and len(steps) == 200
     readings = [step.footprint_end_mb for step in steps if step.step % 5 == 0 and step.step >= 20]
-    half = len(readings) // 2  # a leak of 20 KB a step is 2 MB between the middles of the halves
-    early, late = median(readings[:half]), median(readings[half:])
-    assert late <= 1.02 * early, readings
+    half = len(readings) // 2
+    # A reading may be 2 MB up by what malloc has not given back yet, never down. 20 KB lost a step are 1.8 MB here.
+    assert min(readings[half:]) <= 1.02 * min(readings[:half]), readings
     # nor does what the allocator counts
     peaks = [max(step.allocator_peak_mb for step in steps[at : at + 20]) for at in (20, 100, 180)]
     assert all(b <= 1.05 * a for a, b in pairwise(peaks)), peaks
