@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -160,6 +161,26 @@ def _assert_it_changes_the_model(adapter):
     trained, _ = load(str(bundled_path("tiny")), adapter_path=str(adapter))
     difference = mx.abs(plain(ids).astype(mx.float32) - trained(ids).astype(mx.float32)).max().item()
     assert difference > 1e-3
+
+
+def test_interleaved_methods_take_turns_and_their_memory_is_added_up(window, qtbot):
+    qtbot.keyClick(part(window, QWidget, "advanced"), Qt.Key.Key_Space)
+    box = part(window, QWidget, "interleave")
+    box.setFocus()
+    qtbot.keyClick(box, Qt.Key.Key_Space)
+    small(window, qtbot, steps=3)
+    heard, workers = [], []
+    window.controller.stepped.connect(lambda step: heard.append((step.method, step.step)))
+    window.controller.stepped.connect(lambda step: workers.append(len(children())))
+    with qtbot.waitSignal(window.controller.ended, timeout=A_RUN_MS) as ended:
+        press(window, "tool_run", qtbot)
+    assert heard == [(method, step) for step in (1, 2, 3) for method in ("mebp", "mesp")]
+    assert max(workers) == 2
+    stored = json.loads((ended.args[0].out / "results.json").read_text())
+    assert stored["config"]["interleave"] is True
+    of_each = [max(sample["footprint_mb"] for sample in method["memory"]) for method in stored["methods"].values()]
+    peak = float(re.search(r"peak ([\d,]+) MB", part(window, QLabel, "footprint").text())[1].replace(",", ""))
+    assert peak > 1.2 * max(of_each)
 
 
 def test_stop_keeps_what_was_done_and_offers_the_adapter(window, qtbot):
