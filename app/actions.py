@@ -2,11 +2,22 @@
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QIcon, QKeySequence
-from PySide6.QtWidgets import QMainWindow, QStyle, QToolBar
+from PySide6.QtWidgets import QApplication, QMainWindow, QStyle, QToolBar
 
-from app.experiment.plain import plain_tooltip
+from app.plain import plain_tooltip
 
 _Theme, _Standard = QIcon.ThemeIcon, QStyle.StandardPixmap
+
+
+STOP_TIP = "End the running step, keep what was done"
+END_TIP = "End at once; what was not saved yet is lost"
+# What every text field and table can do; on macOS the platform's own file panels are reached through these too.
+_EDITING = {
+    "Cu&t": ("cut", QKeySequence.StandardKey.Cut),
+    "&Copy": ("copy", QKeySequence.StandardKey.Copy),
+    "&Paste": ("paste", QKeySequence.StandardKey.Paste),
+    "Select &All": ("selectAll", QKeySequence.StandardKey.SelectAll),
+}
 
 
 class Actions:
@@ -15,9 +26,7 @@ class Actions:
     def __init__(self, window: QMainWindow) -> None:
         self._window = window
         self.run = self._make("&Run", "Ctrl+R", "Run the ticked methods", _Theme.MediaPlaybackStart, _Standard.SP_MediaPlay)
-        self.stop = self._make(
-            "&Stop", "Ctrl+.", "End the running step, keep what was done", _Theme.MediaPlaybackStop, _Standard.SP_MediaStop
-        )
+        self.stop = self._make("&Stop", "Ctrl+.", STOP_TIP, _Theme.MediaPlaybackStop, _Standard.SP_MediaStop)
         self.open = self._make(
             "&Open…",
             "Ctrl+O",
@@ -43,12 +52,20 @@ class Actions:
         self.show_folder = self._make("Show Run &Folder", "Ctrl+Shift+R", "Open the folder of the last run")
         self.settings = self._make("&Settings…", "Ctrl+,", "Where runs go, and how the window looks")
         self.settings.setMenuRole(QAction.MenuRole.PreferencesRole)
+        self.close = self._make("&Close", QKeySequence.StandardKey.Close, "Close the window")
+        self.minimize = self._make("&Minimize", "Ctrl+M", "Minimize the window")
         self.quit = self._make("&Quit", QKeySequence.StandardKey.Quit, "Quit")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
         self.about = self._make("&About mesp-gui", None, "Versions")
         self.about.setMenuRole(QAction.MenuRole.AboutRole)
         self._fill_menus()
         self._fill_toolbar()
+
+    def offer_end(self, offer: bool) -> None:
+        """Whether Stop now means to end at once."""
+        self.stop.setText("&End Now" if offer else "&Stop")
+        self.stop.setStatusTip(END_TIP if offer else STOP_TIP)
+        self.explain(self.stop, "")
 
     def explain(self, action: QAction, why_not: str) -> None:
         """Give the reason why an action is disabled as its tooltip; its usual one where `why_not` is empty."""
@@ -81,9 +98,15 @@ class Actions:
         file.addSeparator()
         file.addActions([self.export_adapter, self.export_results, self.show_folder])
         file.addSeparator()
-        file.addActions([self.settings, self.quit])
+        file.addActions([self.settings, self.close, self.quit])
+        edit = bar.addMenu("&Edit")
+        for text, (method, shortcut) in _EDITING.items():
+            action = self._make(text, shortcut, "")
+            action.triggered.connect(lambda _checked=False, method=method: _on_focus(method))
+            edit.addAction(action)
         bar.addMenu("&Run").addActions([self.run, self.stop])
         self.view_menu = bar.addMenu("&View")
+        bar.addMenu("&Window").addAction(self.minimize)
         bar.addMenu("&Help").addAction(self.about)
 
     def _fill_toolbar(self) -> None:
@@ -99,3 +122,10 @@ class Actions:
         toolbar.addActions([self.export_adapter, self.export_results])
         for action in (self.run, self.stop, self.open, self.export_adapter, self.export_results):
             toolbar.widgetForAction(action).setObjectName(f"tool_{action.text().strip('…').replace('&', '').lower()}")
+
+
+def _on_focus(method: str) -> None:
+    """Have the widget with the focus do it, if it can."""
+    act = getattr(QApplication.focusWidget(), method, None)
+    if act is not None:
+        act()

@@ -1,5 +1,6 @@
 """Export of an adapter: which method's, and to which folder."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,9 +20,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.theme import level_color
+from app.plain import PlainLabel
 from mesp_core.adapter_export import export_adapter
 from mesp_core.errors import MespError
+from mesp_core.user_path import user_path
 
 
 class AdapterDialog(QDialog):
@@ -48,8 +50,7 @@ class AdapterDialog(QDialog):
         form = QFormLayout()
         form.addRow("Method:", self._method)
         form.addRow("New folder:", row)
-        self._problem = QLabel(textFormat=Qt.TextFormat.PlainText, wordWrap=True, objectName="adapter_problem")
-        self._problem.hide()
+        self._problem = PlainLabel("adapter_problem", "bad")
         about = QLabel("The folder gets adapters.safetensors and adapter_config.json; mlx_lm reads it with --adapter-path.")
         about.setWordWrap(True)
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Save | QDialogButtonBox.StandardButton.Cancel)
@@ -65,11 +66,11 @@ class AdapterDialog(QDialog):
     def accept(self) -> None:
         """Copy; where that cannot be, say why and stay open."""
         typed = self._folder.text().strip()
-        target = Path(typed).expanduser()
-        if not typed or not target.is_absolute():
+        target = user_path(typed)
+        if not typed.startswith(("/", "~")):
             self._complain("Name a folder with its whole path, beginning with / or ~.")
             return
-        if (target / "adapter_config.json").exists():
+        if os.path.exists(target / "adapter_config.json"):
             self._ask_to_replace(target)
             return
         self._export(target)
@@ -91,16 +92,16 @@ class AdapterDialog(QDialog):
         replace = question.addButton("Replace", QMessageBox.ButtonRole.AcceptRole)
         question.addButton(QMessageBox.StandardButton.Cancel)
         question.buttonClicked.connect(lambda button: self._export(target) if button is replace else None)
+        question.finished.connect(question.deleteLater)
         question.open()
 
     def _complain(self, message: str) -> None:
-        self._problem.setStyleSheet(f"color: {level_color('bad').name()}")
-        self._problem.setText(message)
-        self._problem.show()
+        self._problem.set_text(message)
 
     def _choose(self) -> None:
         typed = Path(self._folder.text().strip() or ".")
         dialog = QFileDialog(self, "Folder to put the adapter's folder in", str(typed.parent))
         dialog.setFileMode(QFileDialog.FileMode.Directory)
         dialog.fileSelected.connect(lambda parent: self._folder.setText(str(Path(parent) / typed.name)))
+        dialog.finished.connect(dialog.deleteLater)
         dialog.open()

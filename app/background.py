@@ -77,10 +77,11 @@ class Latest(QObject):
         """Run `work(report)` in place of whatever runs now."""
         self._drop()
         task = self._task = Task(work)
-        task.progress.connect(lambda message, fraction: task is self._task and self.progress.emit(message, fraction))
-        task.done.connect(lambda result: self._tell(task, self.done, result))
-        task.failed.connect(lambda error: self._tell(task, self.failed, error))
-        task.finished.connect(lambda: self._forget(task))
+        # Bound methods and `sender`: a lambda that held the task would keep it, and its thread's shell, for good.
+        task.progress.connect(self._on_progress)
+        task.done.connect(self._on_done)
+        task.failed.connect(self._on_failed)
+        task.finished.connect(self._on_finished)
         task.start()
         self.busy_changed.emit(True)
 
@@ -104,18 +105,31 @@ class Latest(QObject):
         self._old.append(task)
         return True
 
-    def _tell(self, task: Task, signal: Signal, outcome: object) -> None:
-        if task is self._task:
-            self._old.append(task)
-            self._task = None
-            self.busy_changed.emit(False)
-            signal.emit(outcome)
+    def _on_progress(self, message: str, fraction: float) -> None:
+        if self.sender() is self._task:
+            self.progress.emit(message, fraction)
 
-    def _forget(self, task: Task) -> None:
+    def _on_done(self, result: object) -> None:
+        if self._ends():
+            self.done.emit(result)
+
+    def _on_failed(self, error: Exception) -> None:
+        if self._ends():
+            self.failed.emit(error)
+
+    def _ends(self) -> bool:
+        """Whether it is the wanted task that tells its outcome; it is then over."""
+        if self.sender() is not self._task:
+            return False
+        self._drop()
+        self.busy_changed.emit(False)
+        return True
+
+    def _on_finished(self) -> None:
+        task = self.sender()
         if task in self._old:
             self._old.remove(task)
-        if task is self._task:  # `finished` came before `done` was delivered: keep the object until then
-            self._old.append(task)
+        task.deleteLater()
 
 
 def sentence(error: Exception) -> str:

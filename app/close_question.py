@@ -25,4 +25,3 @@ class CloseQuestion(QMessageBox):
         self.addButton("Keep Running", role.RejectRole)
         self.setDefaultButton(next(iter(self._acts)))
         self.buttonClicked.connect(lambda button: self._acts.get(button, lambda: None)())
-        self.finished.connect(self.deleteLater)

@@ -29,7 +29,11 @@ def read_device() -> DeviceState:
 
 
 class DeviceMonitor(QObject):
-    """Emits `changed` with every reading. `worst_thermal` and `battery_used` count from `mark`."""
+    """Emits `changed` with every reading.
+
+    From `mark` to `unmark` it keeps `worst_thermal`, and `battery_used` in percentage points: None where there is no
+    battery, negative while it charges.
+    """
 
     changed = Signal(DeviceState)
 
@@ -38,6 +42,8 @@ class DeviceMonitor(QObject):
         self._read = read
         self.state: DeviceState | None = None
         self.worst_thermal = "unknown"
+        self.battery_used: float | None = None
+        self._counting = False
         self._battery_at_mark: float | None = None
         self._timer = QTimer(self, interval=EVERY_MS)
         self._timer.timeout.connect(self.poll)
@@ -49,22 +55,28 @@ class DeviceMonitor(QObject):
 
     def mark(self) -> None:
         """A run begins."""
-        self.worst_thermal = "unknown"
+        self.worst_thermal, self.battery_used, self._battery_at_mark = "unknown", None, None
+        self._counting = True
         self.poll()
-        self._battery_at_mark = self.state.battery_percent
 
-    @property
-    def battery_used(self) -> float | None:
-        """Percentage points of the battery since the mark; None where there is no battery, negative while it charges."""
-        if self.state is None or self._battery_at_mark is None or self.state.battery_percent is None:
-            return None
-        return self._battery_at_mark - self.state.battery_percent
+    def unmark(self) -> None:
+        """The run is over: `worst_thermal` and `battery_used` stay what they are now."""
+        self.poll()
+        self._counting = False
 
     def poll(self) -> None:
         """Read the machine."""
         self.state = self._read()
-        self.worst_thermal = max(self.worst_thermal, self.state.thermal, key=_heat)
+        if self._counting:
+            self._count(self.state)
         self.changed.emit(self.state)
+
+    def _count(self, state: DeviceState) -> None:
+        self.worst_thermal = max(self.worst_thermal, state.thermal, key=_heat)
+        if state.battery_percent is not None:
+            if self._battery_at_mark is None:
+                self._battery_at_mark = state.battery_percent
+            self.battery_used = self._battery_at_mark - state.battery_percent
 
 
 def _heat(thermal: str) -> int:

@@ -116,7 +116,7 @@ class DeviceStrip(QFrame):
     def end(self) -> None:
         """The run is over."""
         self._now.clear()
-        self._monitor.poll()
+        self._monitor.unmark()
         self._show_memory()
 
     def _show_memory(self) -> None:

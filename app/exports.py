@@ -7,11 +7,11 @@ from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QWidget
 
 from app.adapter_dialog import AdapterDialog
+from app.background import Latest, Report, sentence
 from app.plots.panel import PlotPanel
 from app.results_dialog import ResultsDialog, write_results
 from app.run.run_thread import RunEnd
 from app.settings import Settings
-from mesp_core.errors import MespError
 
 
 class Exports(QObject):
@@ -24,6 +24,13 @@ class Exports(QObject):
         super().__init__(parent)
         self._window, self._settings, self._plots = parent, settings, plots
         self.end: RunEnd | None = None
+        self._writing = Latest(self)  # 50,000 steps take seconds
+        self._writing.done.connect(lambda file: self.saved.emit(f"The results are in {file}.", file.parent))
+        self._writing.failed.connect(lambda error: self.failed.emit(sentence(error)))
+
+    def close_background(self) -> None:
+        """Wait for what is being written."""
+        self._writing.close()
 
     @property
     def has_adapter(self) -> bool:
@@ -65,12 +72,14 @@ class Exports(QObject):
             show_in_files(self.end.out)
 
     def _write(self, file: Path) -> None:
-        try:
-            write_results(self.end.results, self._plots.png, file)
-        except MespError as error:
-            self.failed.emit(str(error))
-        else:
-            self.saved.emit(f"The results are in {file}.", file.parent)
+        results = self.end.results
+        png = self._plots.png() if file.suffix.lower() == ".png" else b""  # widgets are painted on this thread only
+
+        def work(report: Report) -> Path:
+            write_results(results, lambda: png, file)
+            return file
+
+        self._writing.start(work)
 
 
 def show_in_files(folder: Path) -> None:

@@ -35,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _report_defects(window, options.debug)
     window.show()
     QTimer.singleShot(0, window.after_show)
-    for path in options.paths:
-        window.opener.open(path)
+    if options.paths:
+        window.opener.open(options.paths)
     code = application.exec()
     window.controller.wait(PATIENCE_S)
     return code

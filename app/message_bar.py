@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QStyle, QToolButton, QWidget
 
-from app.experiment.plain import plain_tooltip
+from app.plain import PlainLabel, plain_tooltip
 
 _ICONS = {
     "info": QStyle.StandardPixmap.SP_MessageBoxInformation,
@@ -22,9 +21,7 @@ class MessageBar(QFrame):
         self.setObjectName("message_bar")
         self.setFrameShape(QFrame.Shape.StyledPanel)
         self._icon = QLabel()
-        self._label = QLabel(textFormat=Qt.TextFormat.PlainText, wordWrap=True, objectName="message")
-        # A message names files and processes: it must be possible to copy them.
-        self._label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._label = PlainLabel("message")  # a long path must not make the window wider than the screen
         close = QToolButton(autoRaise=True, toolTip="Close this message", objectName="close_message")
         close.setIcon(self.style().standardIcon(QStyle.StandardPixmap.SP_TitleBarCloseButton))
         close.setAccessibleName("Close this message")
@@ -51,7 +48,7 @@ class MessageBar(QFrame):
         self.level = level
         size = self.style().pixelMetric(QStyle.PixelMetric.PM_SmallIconSize)
         self._icon.setPixmap(self.style().standardIcon(_ICONS[level]).pixmap(size, size))
-        self._label.setText(text)
+        self._label.set_text(text)
         self._label.setToolTip(plain_tooltip(details))
         while (item := self._buttons.takeAt(0)) is not None:
             item.widget().hide()

@@ -1,5 +1,7 @@
 """Choosing a model or a data file from outside the panel: by dialog, by dropping it on the window, on the command line."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -7,24 +9,28 @@ from PySide6.QtCore import QMimeData, QObject, Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from mesp_core.errors import UsageError
+from mesp_core.user_path import user_path
+
+Kind = Literal["model", "data"]
+CONFIG = "config.json"
 
 
-def what_is(path: Path) -> tuple[Literal["model", "data"], Path]:
-    """("model", its folder) or ("data", its file), both absolute.
+def what_is(path: Path) -> tuple[Kind, Path]:
+    """("model", its folder) or ("data", its file), both absolute. Any file of a model folder stands for the model.
 
     Raises:
         UsageError: it is neither.
     """
-    path = path.expanduser().absolute()
-    if path.is_dir():
-        if (path / "config.json").is_file():
+    path = user_path(path)
+    if os.path.isdir(path):
+        if os.path.isfile(path / CONFIG):
             return "model", path
-        raise UsageError(f"{path} holds no config.json; a model folder has one beside its safetensors files.")
-    if path.name == "config.json" or path.suffix == ".safetensors":
-        return "model", path.parent
-    if path.suffix == ".jsonl":
+        raise UsageError(f"{path} holds no {CONFIG}; a model folder has one beside its safetensors files.")
+    if path.suffix.lower() == ".jsonl":
         return "data", path
-    raise UsageError(f"{path} is neither a .jsonl data file nor a model folder (one with a config.json).")
+    if path.name == CONFIG or path.suffix.lower() == ".safetensors" or os.path.isfile(path.parent / CONFIG):
+        return "model", path.parent
+    raise UsageError(f"{path} is neither a .jsonl data file nor of a model folder (one with a {CONFIG}).")
 
 
 class Opener(QObject):
@@ -38,27 +44,34 @@ class Opener(QObject):
         super().__init__(parent)
         self._window = parent
 
-    def open(self, path: Path) -> None:
-        """Take a file or folder for what it is."""
-        try:
-            kind, chosen = what_is(path)
-        except UsageError as error:
-            self.refused.emit(str(error))
-        else:
-            (self.model if kind == "model" else self.data).emit(str(chosen))
+    def open(self, paths: Sequence[Path]) -> None:
+        """Take files and folders for what they are: at most one model and one data file."""
+        chosen: dict[Kind, Path] = {}
+        for path in paths:
+            try:
+                kind, found = what_is(path)
+            except UsageError as error:
+                self.refused.emit(str(error))
+                return
+            if chosen.setdefault(kind, found) != found:
+                what = "models" if kind == "model" else "data files"
+                self.refused.emit(f"{chosen[kind]} and {found} are two {what}; a run takes one.")
+                return
+        if "model" in chosen:
+            self.model.emit(str(chosen["model"]))
+        if "data" in chosen:
+            self.data.emit(str(chosen["data"]))
 
     def drop(self, mime: QMimeData) -> None:
         """A model folder and a data file may come together."""
-        for url in mime.urls():
-            if url.isLocalFile():
-                self.open(Path(url.toLocalFile()))
+        self.open([Path(url.toLocalFile()) for url in mime.urls() if url.isLocalFile()])
 
     def ask(self) -> None:
         """A dialog for a data file, or for any file of a model folder."""
         dialog = QFileDialog(self._window, "Open a data file, or any file of a model folder")
         dialog.setObjectName("open_dialog")
         dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.setNameFilters(["Data and models (*.jsonl config.json *.safetensors)", "All files (*)"])
+        dialog.setNameFilters([f"Data and models (*.jsonl {CONFIG} *.safetensors)", "All files (*)"])
         self._show(dialog)
 
     def ask_model(self) -> None:
@@ -69,6 +82,6 @@ class Opener(QObject):
         self._show(dialog)
 
     def _show(self, dialog: QFileDialog) -> None:
-        dialog.fileSelected.connect(lambda name: self.open(Path(name)))
+        dialog.fileSelected.connect(lambda name: self.open([Path(name)]))
         dialog.finished.connect(dialog.deleteLater)
         dialog.open()

@@ -50,8 +50,14 @@ class ResultsDialog(QFileDialog):
         self.selectNameFilter(FORMATS[".json"])
         self.setDefaultSuffix("json")
         self.selectFile("comparison")
-        self.filterSelected.connect(self._adopt_suffix)
-        self.fileSelected.connect(lambda name: self.chosen.emit(Path(name)))
+        self.filterSelected.connect(lambda _: self.setDefaultSuffix(self._ending().lstrip(".")))
+        self.fileSelected.connect(self._on_selected)
 
-    def _adopt_suffix(self, chosen: str) -> None:
-        self.setDefaultSuffix(next(ending for ending, text in FORMATS.items() if text == chosen).lstrip("."))
+    def _ending(self) -> str:
+        """That of the chosen kind."""
+        return next((ending for ending, text in FORMATS.items() if text == self.selectedNameFilter()), ".json")
+
+    def _on_selected(self, name: str) -> None:
+        # A dot in the name, as in "Qwen2.5 run", passes for an ending.
+        ended = Path(name).suffix.lower() in FORMATS
+        self.chosen.emit(Path(name if ended else name + self._ending()))

@@ -62,8 +62,8 @@ class RunView(QObject):
         if self._progress is None:
             self.plots.begin(methods)
 
-    def begin(self, experiment: Experiment) -> None:
-        """A run is about to start: what is left of the last one goes."""
+    def _begin(self, experiment: Experiment) -> None:
+        """The run is about to start, so what is left of the last one goes; one that cannot begin leaves it."""
         self._progress = Progress(experiment.methods, experiment.config.steps)
         self.plots.begin(experiment.methods)
         self.steps_tab.begin(experiment.methods)
@@ -76,6 +76,7 @@ class RunView(QObject):
         self._show_fraction(fraction)
 
     def _on_begun(self, begun: Begun) -> None:
+        self._begin(begun.experiment)
         self._paper = begun.paper
         self._say("Starting the first worker")
 
@@ -103,14 +104,16 @@ class RunView(QObject):
     def _on_method_ended(self, method: str, outcome: Outcome) -> None:
         self._progress.end(method)
         self.device_strip.end_method(method)
+        self.plots.end_method(method)
         self.log_tab.say(outcome.message, "info" if outcome.ok else "error")
 
     def _on_state(self, state: str) -> None:
         if state == STOPPING:
-            self._status.setText("Stopping after this step. Stop again to end at once, without saving.")
+            self._status.setText("Stopping after this step" if self._bar.isVisible() else "Stopping")
 
     def _on_ended(self, end: RunEnd) -> None:
-        self.device_strip.end()
+        if end.results is not None:
+            self.device_strip.end()
         self._bar.hide()
         if end.problem and not end.methods:  # else the method's end has said it
             self.log_tab.say(end.problem, "error")

@@ -1,6 +1,7 @@
 """What the app remembers: window geometry, last experiment, recent files, and a person's choices."""
 
 import json
+import os
 from pathlib import Path
 
 import platformdirs
@@ -71,11 +72,13 @@ class Settings:
             stored = json.loads(self._store.value(f"recent_{kind}", "[]", str))
         except ValueError:
             return []
-        return [path for path in stored if isinstance(path, str) and Path(path).exists()]
+        if not isinstance(stored, list):
+            return []
+        return [path for path in stored if isinstance(path, str) and os.path.exists(path)]
 
     def remember(self, kind: str, path: str) -> None:
         """Put a file or folder at the front of the recent ones; anything else (tiny, a hub id) is not a path."""
-        if Path(path).is_absolute() and Path(path).exists():
+        if os.path.isabs(path) and os.path.exists(path):
             paths = [path, *(other for other in self.recent(kind) if other != path)]
             self._store.setValue(f"recent_{kind}", json.dumps(paths[:RECENT]))
 

@@ -1,7 +1,5 @@
 """The settings dialog: where runs go, how the window looks."""
 
-from pathlib import Path
-
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import (
     QComboBox,
@@ -18,6 +16,7 @@ from PySide6.QtWidgets import (
 
 from app.settings import TEXT_SIZES, Settings
 from app.theme import APPEARANCES
+from mesp_core.user_path import user_path
 
 
 class SettingsDialog(QDialog):
@@ -60,7 +59,7 @@ class SettingsDialog(QDialog):
         """Store and tell."""
         typed = self._out.text().strip()
         if typed:
-            self._settings.out_folder = Path(typed).expanduser().absolute()
+            self._settings.out_folder = user_path(typed)
         self._settings.appearance = self._appearance.currentData()
         self._settings.text_size = self._text_size.currentData()
         super().accept()
@@ -70,4 +69,5 @@ class SettingsDialog(QDialog):
         dialog = QFileDialog(self, "Keep runs in", self._out.text())
         dialog.setFileMode(QFileDialog.FileMode.Directory)
         dialog.fileSelected.connect(self._out.setText)
+        dialog.finished.connect(dialog.deleteLater)
         dialog.open()

@@ -1,12 +1,13 @@
 """The main window: puts the parts together. What the parts do is in them."""
 
+import gc
 import platform
 import traceback
 from pathlib import Path
 
 import PySide6
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QFont
 from PySide6.QtWidgets import QApplication, QMainWindow, QMessageBox, QSplitter, QVBoxLayout, QWidget
 
 from app.actions import Actions
@@ -18,15 +19,18 @@ from app.exports import Exports, show_in_files
 from app.message_bar import MessageBar
 from app.opening import Opener
 from app.run.controller import IDLE, STOPPING, RunController
-from app.run.run_thread import RunEnd
+from app.run.run_thread import Begun, RunEnd
 from app.run_view import RunView
 from app.settings import Settings
 from app.settings_dialog import SettingsDialog
 from app.theme import set_appearance
 from mesp_core import __version__
 from mesp_core.session import Outcome
+from mesp_core.user_path import user_path
 
 SIZE = (1280, 800)
+BY_NAME = ("tiny", "sample")  # no paths, even where a file of that name is near
+END_OFFERED_AFTER_MS = 1500
 
 
 class MainWindow(QMainWindow):
@@ -44,7 +48,8 @@ class MainWindow(QMainWindow):
         self.monitor = monitor or DeviceMonitor(parent=self)
         self._why_not = ""  # why Run is disabled
         self._closing = False
-        self._usual_font = QApplication.font()
+        self._usual_font, self._text_size = QApplication.font(), 100  # per cent of it
+        self._question: CloseQuestion | None = None
         self.actions_ = Actions(self)
         self.message_bar = MessageBar()
         self.panel = ExperimentPanel(settings.recent("models"), settings.recent("data"))
@@ -79,7 +84,7 @@ class MainWindow(QMainWindow):
     def _connect(self) -> None:
         actions, controller, panel, data_tab = self.actions_, self.controller, self.panel, self.view.data_tab
         actions.run.triggered.connect(self.run)
-        actions.stop.triggered.connect(controller.stop)
+        actions.stop.triggered.connect(self._stop)
         actions.open.triggered.connect(self.opener.ask)
         actions.open_model.triggered.connect(self.opener.ask_model)
         actions.export_adapter.triggered.connect(self.exports.ask_adapter)
@@ -88,6 +93,8 @@ class MainWindow(QMainWindow):
         actions.settings.triggered.connect(self._edit_settings)
         actions.about.triggered.connect(self._about)
         actions.quit.triggered.connect(self.close)
+        actions.close.triggered.connect(self.close)
+        actions.minimize.triggered.connect(self.showMinimized)
         for number, (name, tab) in enumerate(self.view.named_tabs.items(), 1):
             show = actions.view_menu.addAction(f"Show {name}", f"Ctrl+{number}")
             show.triggered.connect(lambda _checked=False, tab=tab: self.view.tabs.setCurrentWidget(tab))
@@ -102,16 +109,21 @@ class MainWindow(QMainWindow):
         self.exports.saved.connect(self._say_saved)
         self.exports.failed.connect(lambda reason: self.message_bar.show_message("error", reason))
         controller.state_changed.connect(self._show_state)
+        controller.begun.connect(self._on_begun)
         controller.method_ended.connect(self._on_method_ended)
         controller.ended.connect(self._on_ended)
 
     def apply_settings(self) -> None:
         """Look as the settings say."""
         set_appearance(self.settings.appearance)
-        font = QApplication.font()
-        if self._usual_font.pointSizeF() > 0:  # else the platform gives its size in pixels
-            font.setPointSizeF(self._usual_font.pointSizeF() * self.settings.text_size / 100)
-            QApplication.setFont(font)
+        percent = self.settings.text_size
+        if percent == self._text_size or self._usual_font.pointSizeF() <= 0:  # the platform may give it in pixels
+            return
+        # Not without need: it also replaces the fonts the platform has for menus and headings.
+        self._text_size = percent
+        font = QFont(self._usual_font)
+        font.setPointSizeF(font.pointSizeF() * percent / 100)
+        QApplication.setFont(font)
 
     def _restore(self) -> None:
         if not self.restoreGeometry(self.settings.layout("window")):
@@ -126,6 +138,7 @@ class MainWindow(QMainWindow):
     def after_show(self) -> None:
         """What can wait until the window is there."""
         self.monitor.start()
+        gc.freeze()  # what was imported stays: the collector need not walk over it again and again while plots move
 
     # --- a run ---
 
@@ -136,16 +149,33 @@ class MainWindow(QMainWindow):
             return
         self._remember()
         self.message_bar.hide()
-        self.exports.end = None
-        self.view.begin(experiment)
         self.controller.start(experiment, self.settings.out_folder)
+
+    def _stop(self) -> None:
+        """The first time after the step; then, offered after a pause, at once. A double click must not lose anything."""
+        if self.controller.state == STOPPING:
+            self.controller.kill()
+        else:
+            self.controller.stop()
+
+    def _offer_end(self) -> None:
+        if self.controller.state == STOPPING:
+            self.actions_.offer_end(True)
+            self.actions_.stop.setEnabled(True)
+
+    def _on_begun(self, begun: Begun) -> None:
+        self.exports.end = None
+        self.panel.adopt(begun.prepared)
 
     def _on_method_ended(self, method: str, outcome: Outcome) -> None:
         if not outcome.ok and outcome.kind != "killed":  # the other methods go on, so it is said at once
             self.message_bar.show_message("error", outcome.message, details=outcome.details)
 
     def _on_ended(self, end: RunEnd) -> None:
-        self.exports.end = end
+        if end.results is not None:  # else it never began, and the run before it can still be exported
+            self.exports.end = end
+        elif end.problem:
+            self.panel.look_again()
         self._show_state(IDLE)
         if self._closing:
             self.close()
@@ -159,8 +189,10 @@ class MainWindow(QMainWindow):
     def _show_state(self, state: str) -> None:
         actions, running = self.actions_, self.controller.is_running
         self.panel.set_running(running)
-        actions.stop.setEnabled(running)
-        actions.stop.setText("&End Now" if state == STOPPING else "&Stop")
+        actions.stop.setEnabled(running and state != STOPPING)
+        actions.offer_end(False)
+        if state == STOPPING:
+            QTimer.singleShot(END_OFFERED_AFTER_MS, self._offer_end)
         actions.export_adapter.setEnabled(not running and self.exports.has_adapter)
         actions.export_results.setEnabled(not running and self.exports.has_results)
         actions.show_folder.setEnabled(self.exports.has_folder)
@@ -208,7 +240,9 @@ class MainWindow(QMainWindow):
     def _about(self) -> None:
         versions = f"Python {platform.python_version()}, PySide6 {PySide6.__version__}"
         text = f"mesp {__version__}\n{versions}\n\nExact, low-memory LoRA fine-tuning, made visible."
-        QMessageBox(QMessageBox.Icon.Information, "About mesp-gui", text, parent=self).open()
+        about = QMessageBox(QMessageBox.Icon.Information, "About mesp-gui", text, parent=self)
+        about.finished.connect(about.deleteLater)
+        about.open()
 
     def report_unexpected(self, error: BaseException) -> None:
         """A defect of ours: the window lives on, and what can be told about it is in the log."""
@@ -221,7 +255,7 @@ class MainWindow(QMainWindow):
         if experiment is not None:
             self.settings.experiment = experiment
             for kind, path in (("models", experiment.config.model), ("data", experiment.config.data)):
-                self.settings.remember(kind, str(Path(path).expanduser()))
+                self.settings.remember(kind, path if path in BY_NAME else str(user_path(path)))
         self.settings.set_layout("window", self.saveGeometry())
         self.settings.set_layout("rows", self._rows.saveState())
         self.settings.set_layout("columns", self._columns.saveState())
@@ -238,14 +272,22 @@ class MainWindow(QMainWindow):
         """Ask before a run is lost; leave no process and no thread behind."""
         if self.controller.is_running:
             event.ignore()
-            question = CloseQuestion(self, self.close_after_run, self._end_and_close)
-            self.controller.ended.connect(question.reject)  # answered by itself
-            question.open()
+            self._ask_to_close()
             return
-        self._remember()
-        self.panel.close_background()
-        self.view.data_tab.close_background()
+        try:
+            self._remember()
+        finally:
+            self.panel.close_background()
+            self.view.data_tab.close_background()
+            self.exports.close_background()
         super().closeEvent(event)
+
+    def _ask_to_close(self) -> None:
+        if self._question is None:
+            self._question = CloseQuestion(self, self.close_after_run, self._end_and_close)
+            self.controller.ended.connect(self._question.reject)  # it is answered then
+        self._question.open()
+        self._question.raise_()
 
     def close_after_run(self) -> None:
         """Stop what runs after its step, then close without asking."""
@@ -263,5 +305,10 @@ class MainWindow(QMainWindow):
 def _stopped(end: RunEnd) -> str:
     if not end.methods:
         return "Stopped before the first step; nothing was left behind."
-    kept = f" What was done is in {end.out}." if any(outcome.steps for outcome in end.methods.values()) else ""
-    return " ".join(outcome.message for outcome in end.methods.values()) + kept
+    told = [outcome.message for outcome in end.methods.values()]
+    lost = [name for name, outcome in end.methods.items() if outcome.steps and outcome.adapter is None]
+    if lost:
+        told.append(f"The adapter of {', '.join(lost)} was not saved.")
+    if any(outcome.steps for outcome in end.methods.values()):
+        told.append(f"What was done is in {end.out}.")
+    return " ".join(told)

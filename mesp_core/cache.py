@@ -5,6 +5,8 @@ from pathlib import Path
 
 import platformdirs
 
+from mesp_core.user_path import user_path
+
 
 def cache_dir() -> Path:
     """The folder for everything that can be made again; it need not exist yet.
@@ -13,5 +15,5 @@ def cache_dir() -> Path:
     """
     override = os.environ.get("MESP_CACHE_DIR")
     if override:
-        return Path(override).expanduser()
+        return user_path(override)
     return Path(platformdirs.user_cache_dir("mesp", appauthor=False))

@@ -17,6 +17,7 @@ from mesp_core.errors import MespError, UsageError
 from mesp_core.events import Error
 from mesp_core.methods.names import DESCRIPTIONS, parse_methods
 from mesp_core.terminal import Terminal
+from mesp_core.user_path import user_path
 
 # field -> (flag, what it is); the type follows from the field's default
 FLAGS = {
@@ -185,7 +186,7 @@ def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[s
     from mesp_core.out_folder import claim_out, default_out
     from mesp_core.prepare import prepare
 
-    folder = claim_out(options.out.expanduser()) if options.out else default_out()
+    folder = claim_out(user_path(options.out)) if options.out else default_out()
     try:
         with Terminal(options.json) as terminal:
             prepared = prepare(config, terminal.progress)
@@ -197,6 +198,8 @@ def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[s
     outcome = comparison.outcome
     if any(result.steps for result in comparison.results.methods.values()):
         terminal.table(comparison)
+    if comparison.problem:
+        print(f"mesp: {comparison.problem}", file=sys.stderr)
     if outcome is None:
         print("Stopped before the first step.", file=sys.stderr)
         return 0
@@ -205,7 +208,7 @@ def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[s
             print(outcome.details, file=sys.stderr)
         print(outcome.message, file=sys.stderr)
         return outcome.exit_code or 1
-    return 0
+    return 1 if comparison.problem else 0
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -223,7 +226,7 @@ def _check(options: argparse.Namespace) -> int:
 def _data(options: argparse.Namespace) -> int:
     from mesp_core.data import wikitext2
 
-    out = options.out.expanduser()
+    out = user_path(options.out)
     if out.exists():
         raise UsageError(f"--out: {out} already exists; name another file.")
     rows = wikitext2.build(out, options.split)

@@ -8,6 +8,7 @@ from pathlib import Path
 from mesp_core import events
 from mesp_core.config import RunConfig
 from mesp_core.device import describe_machine
+from mesp_core.errors import MespError
 from mesp_core.interleave import Turns
 from mesp_core.methods.names import folder_name
 from mesp_core.out_folder import RESULTS_FILE, OutFolder
@@ -18,6 +19,7 @@ from mesp_core.session import Outcome, Session
 from mesp_core.worker import Job
 
 SAVE_EVERY_S = 30.0
+SAVE_SHARE = 0.02  # of the time that saving may take: with 100,000 steps it takes seconds
 # Ends that say nothing about the next method: it is run all the same.
 OF_ONE_METHOD = ("finished", "stopped", "memory-limit", "crashed", "silent")
 
@@ -26,7 +28,8 @@ class Comparison:
     """Runs `methods` in order on `config`; what each did is in `results` and, after each, in OUT/results.json.
 
     With `interleave` all of them are in memory at once and do their steps in turn. `stop` ends what runs after the step
-    that is under way and starts nothing further; `kill` ends it at once. Both may be called from any thread.
+    that is under way and starts nothing further; `kill` ends it at once. Both may be called from any thread. `problem` says
+    why the results could not be written when that was last tried; "" if they were.
     """
 
     def __init__(
@@ -44,7 +47,8 @@ class Comparison:
         self.results = Results(settings, describe_machine(), paper)
         self._alive: list[Session] = []
         self._ended = False
-        self._saved = time.monotonic()
+        self.problem = ""
+        self._next_save = time.monotonic() + SAVE_EVERY_S
 
     def run(self) -> Iterator[events.Event]:
         """Yield every event of every method.
@@ -52,14 +56,20 @@ class Comparison:
         A method that runs out of memory or time, or crashes, leaves the others theirs. An error in what all of them are
         given ends the comparison; what was done before is kept. Leaving the iterator early ends the workers.
         """
+        told = ""
         heard = Turns(self.methods, self._begin, self._end).run() if self.interleave else self._one_after_the_other()
         try:
             with contextlib.closing(heard):
                 for event in heard:
                     self.results.add(event)
-                    if isinstance(event, events.Step) and time.monotonic() - self._saved > SAVE_EVERY_S:
+                    if isinstance(event, events.Step) and time.monotonic() >= self._next_save:
                         self._save()
                     yield event
+                    if self.problem and self.problem != told:  # said once, not at every try
+                        told = self.problem
+                        warning = events.Log(event.method, "warning", f"{told} The run goes on; it is tried again.")
+                        self.results.add(warning)
+                        yield warning
         finally:
             self._alive.clear()
             self._remove_empty_folders()
@@ -117,9 +127,17 @@ class Comparison:
         return session.outcome.kind in OF_ONE_METHOD
 
     def _save(self) -> None:
+        """A full disk is no reason to lose what is being trained: `problem` says it, and the next save tries again."""
+        start = time.monotonic()
         if any(result.steps for result in self.results.methods.values()):
-            self.results.save(self.out / RESULTS_FILE)
-        self._saved = time.monotonic()
+            try:
+                self.results.save(self.out / RESULTS_FILE)
+            except MespError as error:
+                self.problem = str(error)
+            else:
+                self.problem = ""
+        now = time.monotonic()
+        self._next_save = now + max(SAVE_EVERY_S, (now - start) / SAVE_SHARE)
 
     def _job(self, method: str) -> Job:
         return Job(

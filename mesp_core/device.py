@@ -14,6 +14,7 @@ from typing import Any
 
 from mesp_core.errors import UsageError
 from mesp_core.memory import MB, machine_memory
+from mesp_core.user_path import user_path
 
 UNKNOWN = "unknown"
 
@@ -101,7 +102,7 @@ def find_openblas(root: Path = Path("/"), own_binary: Path = Path(sys.executable
         return None
     own_kind = _elf_kind(own_binary)
     if wanted:
-        path = Path(wanted).expanduser().absolute()
+        path = user_path(wanted)
         if not path.is_file():
             raise UsageError(f'MESP_BLAS names {path}, which is not a file. Name a BLAS library, or "none".')
         if own_kind and _elf_kind(path) != own_kind:

@@ -1,6 +1,5 @@
 """What a run says while it goes: one dataclass an event, one JSON object a line. Used on both sides. Loads no MLX."""
 
-import dataclasses
 import json
 import math
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """The object that is printed and stored, `event` first."""
-        return {"event": self.event, **finite(dataclasses.asdict(self))}
+        return {"event": self.event, **finite(vars(self))}
 
     def to_json(self) -> str:
         """`to_dict` as one line."""

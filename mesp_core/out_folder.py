@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import tempfile
 import time
 from dataclasses import dataclass
@@ -60,6 +61,6 @@ def default_out(base: Path = RUNS) -> OutFolder:
     stamp = base / time.strftime("%Y%m%d-%H%M%S")
     for number in itertools.count(1):
         out = stamp if number == 1 else stamp.with_name(f"{stamp.name}-{number}")
-        if not out.exists() and (folder := claim_out(out)).made[-1:] == (out,):
+        if not os.path.lexists(out) and (folder := claim_out(out)).made[-1:] == (out,):
             return folder
     raise AssertionError("unreachable")

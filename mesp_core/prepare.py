@@ -12,6 +12,7 @@ from mesp_core.data.token_set import TokenSet
 from mesp_core.data.tokenise import tokenise
 from mesp_core.errors import UsageError
 from mesp_core.models.source import ModelSource, resolve
+from mesp_core.user_path import user_path
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Prepared:
 def prepare(config: RunConfig, on_progress: Callable[[str, float], None] | None = None) -> Prepared:
     """Find the model and the data, judge both, and tokenise. Loads no MLX; the weights stay on disk.
 
-    `on_progress(message, fraction)` is called from this thread while something is downloaded, written or tokenised, about
-    every 0.1 s. It may raise to cancel: what was under way is ended and its exception comes out of here.
+    `on_progress(message, fraction)` is called from this thread while something is downloaded, written, read or tokenised,
+    about every 0.1 s. It may raise to cancel: what was under way is ended and its exception comes out of here.
 
     Raises:
         MespError: UsageError, CheckpointError or DataError, saying what is wrong with which file.
@@ -58,5 +59,5 @@ def check_seq_len(config: RunConfig, checkpoint: Checkpoint) -> None:
 
 
 def data_path(data: str) -> Path:
-    """The file that `RunConfig.data` names: `sample` is the bundled one."""
-    return bundled_path("sample") if data == "sample" else Path(data).expanduser()
+    """The absolute path of the file that `RunConfig.data` names: `sample` is the bundled one. It need not exist."""
+    return bundled_path("sample") if data == "sample" else user_path(data)

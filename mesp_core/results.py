@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,45 +132,47 @@ class Results:
         """The paper's figures for this configuration as further rows of the table; most columns have no value there."""
         return [table_row(figures) for figures in self.paper]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The results file's content."""
-        methods = {}
-        for name, result in self.methods.items():
-            outcome = result.outcome
-            methods[name] = {
-                "loaded": result.loaded.to_dict() if result.loaded else None,
-                "steps": [step.to_dict() for step in result.steps],
-                "memory": [{"t_s": t_s, "footprint_mb": mb} for t_s, mb in result.memory],
-                "summary": self.summary(name),
-                "outcome": {"kind": outcome.kind, "message": outcome.message} if outcome else None,
-                "log": result.log,
-            }
+    def _facts(self, name: str, result: MethodResult) -> dict[str, Any]:
+        """What the file holds of a method beside its steps and samples."""
+        outcome = result.outcome
         return {
-            "schema": SCHEMA,
-            "config": self.config,
-            "machine": self.machine,
-            "methods": methods,
-            "paper": self.paper,
+            "loaded": result.loaded.to_dict() if result.loaded else None,
+            "summary": self.summary(name),
+            "outcome": {"kind": outcome.kind, "message": outcome.message} if outcome else None,
+            "log": result.log,
         }
 
     def save(self, file: Path) -> None:
         """Write the results file, whole or not at all. Raises MespError if it cannot be written."""
-        write_whole(file, json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n")
+        write_whole(file, self.to_json())
+
+    def to_json(self) -> Iterator[str]:
+        """The results file's text, a step or sample a line, piece by piece.
+
+        As one dictionary 50,000 steps are millions of objects, and while Python's collector walks over them no other
+        thread of the process runs, a window's for example.
+        """
+        head = {"schema": SCHEMA, "config": self.config, "machine": self.machine, "paper": self.paper}
+        yield json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}") + ',\n "methods": {'
+        for number, (name, result) in enumerate(list(self.methods.items())):
+            yield ("," if number else "") + f"\n  {json.dumps(name)}: {{"
+            for key, value in self._facts(name, result).items():
+                yield f'\n   "{key}": {json.dumps(events.finite(value), ensure_ascii=False)},'
+            yield '\n   "steps": ['
+            yield from _lines(step.to_json() for step in list(result.steps))
+            yield '],\n   "memory": ['
+            yield from _lines(json.dumps({"t_s": t_s, "footprint_mb": mb}) for t_s, mb in list(result.memory))
+            yield "]\n  }"
+        yield "\n }\n}\n"
 
     def to_csv(self) -> str:
         """Every step of every method, one a line; phases as columns of their own."""
-        rows = []
-        for result in self.methods.values():
-            for step in result.steps:
-                values = step.to_dict()
-                values.pop("event")
-                phases = values.pop("allocator_peak_by_phase_mb")
-                rows.append(values | {f"allocator_peak_{phase}_mb": mb for phase, mb in phases.items()})
-        names = list(dict.fromkeys(name for row in rows for name in row))
+        steps = [step for result in self.methods.values() for step in result.steps]
+        names = list(dict.fromkeys(name for step in steps for name in _csv_row(step)))
         text = io.StringIO()
         writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(map(_csv_row, steps))
         return text.getvalue()
 
     def to_markdown(self) -> str:
@@ -198,6 +200,19 @@ class Results:
             return results
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{file}: not a results file of mesp ({error}).") from error
+
+
+def _lines(items: Iterable[str]) -> Iterator[str]:
+    """JSON values as the inside of a list, one a line."""
+    for number, item in enumerate(items):
+        yield (",\n    " if number else "\n    ") + item
+
+
+def _csv_row(step: events.Step) -> dict[str, Any]:
+    values = step.to_dict()
+    del values["event"]
+    phases = values.pop("allocator_peak_by_phase_mb")
+    return values | {f"allocator_peak_{phase}_mb": mb for phase, mb in phases.items()}
 
 
 def _with_peak(outcome: Outcome, peak_mb: float | None) -> Outcome:

@@ -127,7 +127,8 @@ class Terminal:
                     f"{method}: mean loss {summary['loss_start']:.3f} → {summary['loss_end']:.3f}, "
                     f"adapter in {comparison.adapter_folder(method)}"
                 )
-        self._say(f"results in {comparison.out / RESULTS_FILE}")
+        if not comparison.problem:
+            self._say(f"results in {comparison.out / RESULTS_FILE}")
 
     def check(self, results: Iterable[CheckResult]) -> list[CheckResult]:
         """Show each method's check as it comes; returns all."""

@@ -4,9 +4,9 @@ from PySide6.QtWidgets import QCheckBox, QFormLayout, QWidget
 
 from app.experiment.build import add_rows, number_or_choice
 from app.experiment.further_methods import FurtherMethods
-from app.experiment.plain import plain_tooltip
 from app.experiment.specs import ADVANCED
 from app.experiment.target_field import TargetField
+from app.plain import plain_tooltip
 
 
 class Advanced(QWidget):

@@ -1,5 +1,6 @@
 """The data: where it is, and how many samples it gives."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from PySide6.QtWidgets import QFileDialog, QProgressBar, QPushButton
 
 from app.background import Latest, sentence
 from app.experiment.fields import Field
-from app.experiment.patient import patiently
 from app.experiment.place_box import PlaceBox
-from app.experiment.plain import PlainLabel, plain_tooltip
+from app.patient import patiently
+from app.plain import PlainLabel, plain_tooltip
 from mesp_core.cache import cache_dir
 from mesp_core.data.token_set import TokenSet
 from mesp_core.data.wikitext2 import build
+from mesp_core.user_path import user_path
 
 RECENT = 1  # group of the list
 TOOLTIP = "A .jsonl file with one sample a line: chats, prompts with completions, texts or token ids."
@@ -28,7 +30,7 @@ class DataField(Field):
     """`build_wikitext2(file)` writes that data set; tests replace it. It runs in the background."""
 
     looked = Signal()  # `fetching` or `problem` is another
-    again = Signal()  # Enter: read the file again
+    again = Signal()  # chosen once more: read the file again
 
     def __init__(self, recent: Sequence[str] = (), build_wikitext2: Callable[[Path], Any] = build) -> None:
         self._wikitext2 = cache_dir() / "data" / "wikitext2.jsonl"
@@ -58,7 +60,7 @@ class DataField(Field):
         self._fetch.failed.connect(lambda error: self._note(sentence(error)))
         self._fetch.busy_changed.connect(self._busy.setVisible)
         self.box.chosen.connect(self._choose)
-        self.box.again.connect(self._look_again)
+        self.box.again.connect(self.look_again)
 
     @property
     def fetching(self) -> bool:
@@ -70,8 +72,13 @@ class DataField(Field):
         return self.box.value()
 
     def set_value(self, data: str) -> None:
-        """Choose a data file."""
+        """Choose a data file; the one of before is read again."""
         self.box.set_value(data)
+
+    def look_again(self) -> None:
+        """The file may be another now."""
+        self._look()
+        self.again.emit()
 
     def set_status(self, message: str) -> None:
         """What is being done with the file."""
@@ -90,8 +97,8 @@ class DataField(Field):
 
     def open_file(self) -> None:
         """Ask for a file; nothing waits for the answer."""
-        here = Path(self.value()).expanduser()
-        folder = here.parent if here.is_absolute() and here != self._wikitext2 else Path.home()
+        bundled = self.value() in ("sample", str(self._wikitext2))
+        folder = user_path("~") if bundled else user_path(self.value()).parent
         dialog = QFileDialog(self, "Open a data file", str(folder), "Data (*.jsonl);;All files (*)")
         dialog.setObjectName("open_data_dialog")
         dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
@@ -107,16 +114,12 @@ class DataField(Field):
         self._look()
         self.changed.emit()
 
-    def _look_again(self) -> None:
-        self._look()
-        self.again.emit()
-
     def _look(self) -> None:
         """Fetch what is not there and can be."""
         self._fetch.cancel()
         file = self._wikitext2
-        if self.value() == str(file) and not file.is_file():
-            self._fetch.start(lambda report: patiently(lambda: self._build(file), report))
+        if self.value() == str(file) and not os.path.isfile(file):
+            self._fetch.start(lambda report: patiently(lambda _: self._build(file), report))
         self._note()
 
     def _note(self, problem: str = "") -> None:

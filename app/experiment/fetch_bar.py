@@ -7,7 +7,10 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QVBoxLayout, QWidget
 
 from app.background import Latest, Report, sentence
-from app.experiment.plain import PlainLabel
+from app.patient import patiently
+from app.plain import PlainLabel
+
+STARTING = "Starting…"
 
 
 class FetchBar(QWidget):
@@ -73,7 +76,7 @@ class FetchBar(QWidget):
     def _start(self) -> None:
         model = self._model
         self._bar.setValue(0)
-        self._latest.start(lambda report: self._fetch(model, report))
+        self._latest.start(lambda report: patiently(lambda told: self._fetch(model, told), report, STARTING))
 
     def _show_progress(self, message: str, fraction: float) -> None:
         self._say.set_text(message)
@@ -85,7 +88,7 @@ class FetchBar(QWidget):
         self._bar.setVisible(busy)
         self._cancel.setVisible(busy)
         if busy:
-            self._say.set_text("Starting…")
+            self._say.set_text(STARTING)
             if had_focus:  # the one takes the other's place
                 self._cancel.setFocus()
         else:

@@ -4,7 +4,7 @@ from PySide6.QtCore import QEvent, QObject, QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
-from app.experiment.plain import PlainLabel, plain_tooltip
+from app.plain import PlainLabel, plain_tooltip
 from app.theme import level_color
 
 MARGIN = 2  # room for the mark

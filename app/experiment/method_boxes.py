@@ -6,7 +6,7 @@ from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtWidgets import QCheckBox, QGridLayout, QVBoxLayout, QWidget
 
-from app.experiment.plain import PlainLabel, plain_tooltip, repaints
+from app.plain import PlainLabel, plain_tooltip
 from app.theme import method_color
 from mesp_core.methods.names import DESCRIPTIONS, METHODS
 
@@ -14,6 +14,7 @@ FIRST = ("mebp", "mesp", "mesp-store-h", "autodiff")
 ORDER = (*FIRST, *(name for name in METHODS if name not in FIRST))
 TICKED = ("mebp", "mesp")
 COLUMNS = 2
+LOOKS = (QEvent.Type.PaletteChange, QEvent.Type.StyleChange, QEvent.Type.FontChange)
 
 
 class MethodBoxes(QWidget):
@@ -57,7 +58,7 @@ class MethodBoxes(QWidget):
     def changeEvent(self, event: QEvent) -> None:
         """New colours on a new ground, new sizes with a new font."""
         super().changeEvent(event)
-        if repaints(event) or event.type() == QEvent.Type.FontChange:
+        if event.type() in LOOKS:
             self._paint_swatches()
 
     def _paint_swatches(self) -> None:

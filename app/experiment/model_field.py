@@ -1,7 +1,6 @@
 """The model: where it is, what it is, and how it comes here."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QTimer, Signal
@@ -11,11 +10,12 @@ from app.background import Latest, Report, sentence
 from app.experiment.facts import Found, facts, find
 from app.experiment.fetch_bar import FetchBar
 from app.experiment.fields import Field
-from app.experiment.patient import patiently
 from app.experiment.place_box import PlaceBox
-from app.experiment.plain import PlainLabel
+from app.patient import patiently
+from app.plain import PlainLabel
 from mesp_core.models.source import list_cached_models, resolve
 from mesp_core.models.synthetic import GEOMETRIES
+from mesp_core.user_path import user_path
 
 LIST_AFTER_MS = 300  # the window comes first
 CACHED, RECENT = 1, 2  # groups of the list
@@ -67,7 +67,9 @@ class ModelField(Field):
         self.box.chosen.connect(self._choose)
         self.box.again.connect(self.look)
         self._list_later = QTimer(self, singleShot=True, interval=LIST_AFTER_MS)
-        self._list_later.timeout.connect(lambda: self._listing.start(lambda report: patiently(list_cached, report)))
+        self._list_later.timeout.connect(
+            lambda: self._listing.start(lambda report: patiently(lambda _: list_cached(), report))
+        )
         self._list_later.start()
 
     def value(self) -> str:
@@ -75,7 +77,7 @@ class ModelField(Field):
         return self.box.value()
 
     def set_value(self, model: str) -> None:
-        """Choose a model."""
+        """Choose a model; the one of before is looked up again."""
         self.box.set_value(model)
 
     def look(self) -> None:
@@ -83,7 +85,7 @@ class ModelField(Field):
         model = self.value()
         self._fetch_bar.withdraw()
         self._note(says="Looking…")
-        self._lookup.start(lambda report: patiently(lambda: self._find(model), report))
+        self._lookup.start(lambda report: patiently(lambda _: self._find(model), report))
 
     def stop_fetching(self) -> None:
         """A run is about to fetch for itself."""
@@ -129,4 +131,4 @@ class ModelField(Field):
 
 def _start_folder(found: Found | None) -> str:
     """The folder beside which the next model probably is."""
-    return str(found.source.path.parent if found and found.source.kind == "directory" else Path.home())
+    return str(found.source.path.parent if found and found.source.kind == "directory" else user_path("~"))

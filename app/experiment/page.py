@@ -2,7 +2,7 @@
 
 from PySide6.QtCore import QEvent, Signal
 from PySide6.QtGui import QColor, QPalette
-from PySide6.QtWidgets import QFormLayout, QHBoxLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFormLayout, QHBoxLayout, QLabel, QLineEdit, QVBoxLayout, QWidget
 
 from app.experiment.advanced import Advanced
 from app.experiment.build import add_rows, number_or_choice
@@ -59,8 +59,10 @@ class Page(QWidget):
         layout.addStretch()
         self._align_labels()
         self._keep_readable()
+        for line in self.findChildren(QLineEdit):  # or a file dropped there would be typed; the window selects it
+            line.setAcceptDrops(False)
         self._setting = False
-        self.set_config(RunConfig())
+        self.set_config(RunConfig(), keep=UNTOUCHED)  # those begin as they are
         self.preset.picked.connect(lambda config: self.set_config(config, keep=UNTOUCHED))
         for source in (*self.fields.values(), self.methods, self.advanced.further):
             source.changed.connect(self._tell)

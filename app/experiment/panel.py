@@ -15,7 +15,7 @@ from app.experiment.preparation import TOKEN_FIELDS, Preparation, blamed
 from mesp_core.config import RunConfig
 from mesp_core.data.batches import check_enough
 from mesp_core.errors import MespError
-from mesp_core.prepare import check_seq_len
+from mesp_core.prepare import Prepared, check_seq_len
 
 WIDTH = 55  # average characters
 NEEDS_MODEL = "The data is read once the model, whose tokenizer it needs, is on this machine."
@@ -58,16 +58,17 @@ class ExperimentPanel(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(_Scroll(self._page))
 
+        # Once whoever made the panel has connected to it, unless a model was chosen by then.
+        self._begin = QTimer(self, singleShot=True, interval=0)
+        self._begin.timeout.connect(self._model.look)
+        self._begin.start()
         self._page.changed.connect(self._edit)
         self._model.looked.connect(self._judge)
+        self._model.looked.connect(self._begin.stop)
         self._data.looked.connect(self._judge)
         self._data.again.connect(self._read_again)
         self._preparation.changed.connect(self._judge)
         self._preparation.progress.connect(self.preparing)
-        # Once whoever made the panel has connected to it, and chosen what was chosen last.
-        self._begin = QTimer(self, singleShot=True, interval=0)
-        self._begin.timeout.connect(self._model.look)
-        self._begin.start()
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -91,12 +92,23 @@ class ExperimentPanel(QWidget):
         self._page.set_config(experiment.config)
 
     def set_model(self, model: str) -> None:
-        """Choose a model."""
+        """Choose a model; the one of before is looked up again."""
         self._model.set_value(model)
 
     def set_data(self, data: str) -> None:
-        """Choose a data file."""
+        """Choose a data file; the one of before is read again."""
         self._data.set_value(data)
+
+    def look_again(self) -> None:
+        """Look the model up and read the data anew: a run has found them changed."""
+        self._model.look()
+        self._data.look_again()
+
+    def adopt(self, prepared: Prepared) -> None:
+        """Show what the run that has just begun has prepared itself: it is what it trains on, whatever was read before."""
+        values = self._page.values()
+        self._preparation.adopt(RunConfig(**{name: values[name] for name in TOKEN_FIELDS}), prepared)
+        self._judge()
 
     def set_running(self, running: bool) -> None:
         """While a run goes on the fields can be read and scrolled, not changed, and nothing is prepared."""
@@ -180,16 +192,18 @@ class ExperimentPanel(QWidget):
 
     def _tell_data(self) -> None:
         """The state of the data, to the field and to whoever listens, if it is another than before."""
-        if (prepared := self._preparation.result) is not None:
-            state = ("prepared", prepared)
+        prepared = self._preparation.result
+        if prepared is not None:
+            name, what = "prepared", prepared
         elif message := self._why_unprepared():
-            state = ("unprepared", message)
+            name, what = "unprepared", message
         else:
-            state = ("preparing", FETCHING if self._data.fetching else READING)
+            name, what = "preparing", FETCHING if self._data.fetching else READING
+        # The folder of tokens is named by a hash of all that they depend on.
+        state = (name, prepared.data_file, prepared.tokens.path) if prepared is not None else (name, what)
         if state == self._told:
             return
         self._told = state
-        name, what = state
         if name == "preparing":
             self._data.set_status(what)
         else:

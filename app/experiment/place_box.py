@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import QComboBox
 
+from app.experiment.elided_line_edit import ElidedLineEdit
 from app.experiment.fields import keep_quiet
-from app.experiment.plain import ElidedLineEdit, plain_tooltip
+from app.plain import plain_tooltip
 
 Place = tuple[str, str]  # value, what the list calls it
 
@@ -14,11 +15,13 @@ Place = tuple[str, str]  # value, what the list calls it
 class PlaceBox(QComboBox):
     """An editable list in groups. A typed text counts once Enter is pressed or the focus goes on.
 
+    Whoever chooses the value of before, by whatever means, wants it looked at again: the files may be others now.
+
     The value is the core's word for the place; the list may call it otherwise ("tiny" is "Tiny (bundled)").
     """
 
     chosen = Signal()  # another value than before
-    again = Signal()  # Enter, on the value of before
+    again = Signal()  # the value of before was chosen
 
     def __init__(self, *groups: Iterable[Place]) -> None:
         super().__init__(editable=True, insertPolicy=QComboBox.InsertPolicy.NoInsert)
@@ -34,7 +37,7 @@ class PlaceBox(QComboBox):
         self._fill()
         self._last = self._groups[0][0][0]
         self._show(self._last)
-        self.activated.connect(lambda _: self.commit())
+        self.activated.connect(lambda _: self._choose())
         self.lineEdit().editingFinished.connect(self.commit)
         self.lineEdit().returnPressed.connect(self._enter)
 
@@ -46,15 +49,12 @@ class PlaceBox(QComboBox):
     def set_value(self, value: str) -> None:
         """Choose a place."""
         self._show(value)
-        self.commit()
+        self._choose()
 
     def commit(self) -> None:
         """Let what stands there count."""
-        value = self.value()
-        self._show(value)
-        if value != self._last:
-            self._last = value
-            self.chosen.emit()
+        if self.value() != self._last:
+            self._choose()
 
     def set_group(self, index: int, places: Iterable[Place]) -> None:
         """What one group offers from now on; the value stays."""
@@ -75,13 +75,21 @@ class PlaceBox(QComboBox):
     def _places(self) -> Iterable[Place]:
         return (place for group in self._groups for place in group)
 
+    def _choose(self) -> None:
+        value, last = self.value(), self._last
+        self._show(value)
+        self._last = value
+        (self.again if value == last else self.chosen).emit()
+
     def _enter(self) -> None:
-        if self.value() == self._last:
-            self.again.emit()
+        if self.value() == self._last:  # another one counts as the same key ends the editing
+            self._choose()
 
     def _show(self, value: str) -> None:
         words = next((words for known, words in self._places() if known == value), value)
-        if self.currentText() != words:
+        index = self.findText(words)
+        if (self.currentIndex(), self.currentText()) != (index, words):
+            self.setCurrentIndex(index)
             self.setEditText(words)
         self.lineEdit().setToolTip(plain_tooltip(value))
 

@@ -1,19 +1,24 @@
 """Reads the data in the background whenever what decides its tokens has changed and then stayed for a moment."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.background import Latest, Report
+from app.patient import patiently
 from mesp_core.config import RunConfig
 from mesp_core.data.rows import read_rows
+from mesp_core.data.tokenise import unreadable
 from mesp_core.errors import CheckpointError
 from mesp_core.prepare import Prepared, data_path, prepare
 
 QUIET_MS = 400
 # Of RunConfig. The batch size is not among them: whether it fits is judged on the tokens.
 TOKEN_FIELDS = ("model", "data", "seq_len", "loss_on", "max_samples")
+
+Wanted = tuple[RunConfig, bool]  # the bool: whole, as in `Preparation.want`
 
 
 class Preparation(QObject):
@@ -30,14 +35,15 @@ class Preparation(QObject):
     ) -> None:
         super().__init__(parent)
         self._prepare = prepare
-        self._wanted: tuple[RunConfig, bool] | None = None  # the bool: whole, as in `want`
+        self._wanted: Wanted | None = None
+        self._known: Wanted | None = None  # what the outcome is of
         self._paused = False
         self.result: Prepared | None = None
         self.error: Exception | None = None
         self._timer = QTimer(self, singleShot=True, interval=quiet_ms)
         self._timer.timeout.connect(self._start)
         self._latest = Latest(self)
-        self._latest.progress.connect(lambda message, _: self.progress.emit(message))
+        self._latest.progress.connect(lambda message, _: message and self.progress.emit(message))
         self._latest.done.connect(lambda result: self._end(result, None))
         self._latest.failed.connect(lambda error: self._end(None, error))
 
@@ -50,11 +56,12 @@ class Preparation(QObject):
         wanted = None if config is None else (config, whole)
         if wanted != self._wanted:
             self._wanted = wanted
-            self.again()
+            if not self._paused:  # what is known of a run's data holds while it goes on
+                self.again()
 
     def again(self) -> None:
         """Forget the outcome and start anew: the files may be others now."""
-        self.result = self.error = None
+        self.result = self.error = self._known = None
         self._latest.cancel()
         self._timer.stop()
         if self._wanted is not None and not self._paused:
@@ -63,11 +70,18 @@ class Preparation(QObject):
     def pause(self, paused: bool) -> None:
         """A run has the machine for itself."""
         self._paused = paused
-        if not paused and self.result is None and self.error is None:
-            self.again()
-        elif paused:
+        if paused:
             self._latest.cancel()
             self._timer.stop()
+        elif self._known is None or self._known != self._wanted:
+            self.again()
+
+    def adopt(self, config: RunConfig, result: Prepared) -> None:
+        """Somebody else has prepared `config`, as a whole."""
+        self._latest.cancel()
+        self._timer.stop()
+        self._known = (config, True)
+        self.result, self.error = result, None
 
     def close_background(self) -> None:
         """End the thread."""
@@ -76,18 +90,22 @@ class Preparation(QObject):
 
     def _start(self) -> None:
         config, whole = self._wanted
-        if whole:
-            self._latest.start(lambda report: self._prepare(config, report))
-        else:
-            self._latest.start(lambda report: _read_first_row(config.data))
+        work = self._prepare if whole else _read_first_row
+        self._latest.start(lambda report: patiently(lambda told: work(config, told), report))
 
     def _end(self, result: Prepared | None, error: Exception | None) -> None:
+        self._known = self._wanted
         self.result, self.error = result, error
         self.changed.emit()
 
 
-def _read_first_row(data: str) -> None:
-    next(read_rows(data_path(data)), None)
+def _read_first_row(config: RunConfig, report: Report) -> None:
+    file = data_path(config.data)
+    try:
+        os.stat(file)
+    except (OSError, ValueError) as error:
+        raise unreadable(file, error) from None
+    next(read_rows(file), None)
 
 
 def blamed(error: Exception) -> str:

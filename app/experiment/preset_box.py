@@ -7,7 +7,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QComboBox
 
 from app.experiment.fields import keep_quiet
-from app.experiment.plain import plain_tooltip
+from app.plain import plain_tooltip
 from mesp_core.config import PRESETS, RunConfig, preset
 
 NAMES = {"first-run": "First run", "paper": "Paper"}

@@ -1,40 +1,15 @@
 """The ground curves are drawn on: two axes with labels and a grid, in the palette's colours and the widget's font."""
 
-import math
-
 import pyqtgraph as pg
-from PySide6.QtCore import QEvent, QPointF, QRectF, Signal
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QPalette
+from PySide6.QtCore import QEvent, QPointF, QSize, Signal
+from PySide6.QtGui import QColor, QPalette
 
+from app.plots.axis import Axis
 from app.plots.quantity import Quantity
 
+FAR = 1e12  # no view goes beyond ±FAR: Qt takes a scale below 1e-12 pixels to one for 0, and draws nothing
 
-class Axis(pg.AxisItem):
-    """An axis without SI prefixes; one of a whole quantity has no ticks between whole numbers."""
-
-    def __init__(self, orientation: str, quantity: Quantity) -> None:
-        self._whole = quantity.whole
-        super().__init__(orientation, maxTickLength=-4)
-        self.enableAutoSIPrefix(False)
-        self.setLabel(quantity.label)
-        self.setStyle(maxTickLevel=0, autoExpandTextSpace=False)
-
-    def tickSpacing(self, minVal: float, maxVal: float, size: float) -> list[tuple[float, float]]:
-        """pyqtgraph's choice, made wider until there is room for the labels."""
-        if not math.isfinite(maxVal - minVal) or maxVal <= minVal:
-            return []
-        metrics = QFontMetrics(self.style["tickFont"] or QFont())
-        room = 1.4 * metrics.height() if self.orientation == "left" else metrics.horizontalAdvance("000000")
-        spacing = max(super().tickSpacing(minVal, maxVal, size)[0][0], 1.0 if self._whole else 0.0)
-        while spacing / (maxVal - minVal) * size < min(room, size / 2):
-            spacing *= 2.5 if f"{spacing:e}"[0] == "2" else 2  # 1, 2, 5, 10, …
-        return [(spacing, 0.0)]
-
-    def boundingRect(self) -> QRectF:
-        """With room for the half of a label that stands out at either end; without it the 0 is not drawn."""
-        out = QFontMetrics(self.style["tickFont"] or QFont()).height()
-        rect = super().boundingRect()
-        return rect.adjusted(0, -out, 0, out) if self.orientation == "left" else rect.adjusted(-out, 0, out, 0)
+OVER = 0.4  # lines of text above and below a plot: half a tick label, as high as its digits
 
 
 class Canvas(pg.PlotWidget):
@@ -43,14 +18,29 @@ class Canvas(pg.PlotWidget):
     hovered = Signal(object)
     _axes: tuple[Axis, ...] = ()  # events come while pyqtgraph is still building its part
 
-    def __init__(self, x: Quantity, y: Quantity) -> None:
+    def __init__(self, x: Quantity, y: Quantity, lines: int) -> None:
+        """`lines`: so many lines of text high is the smallest plot in which the curves can be told apart."""
         axes = {"bottom": Axis("bottom", x), "left": Axis("left", y)}
         super().__init__(axisItems=axes, enableMenu=False)
-        self._axes = tuple(axes.values())
+        self._axes, self._lines, self._x_hidden = tuple(axes.values()), lines, False
         self.hideButtons()
         self.disableAutoRange()
-        self.setLimits(minXRange=1e-3, minYRange=1e-9, maxXRange=1e9, maxYRange=1e9)
+        self.setLimits(minXRange=1e-3, minYRange=1e-9, maxXRange=3 * FAR, maxYRange=3 * FAR)
+        self.setLimits(xMin=-2 * FAR, xMax=2 * FAR, yMin=-2 * FAR, yMax=2 * FAR)
+        self.restyle()
         self.scene().sigMouseMoved.connect(self._on_mouse)
+
+    def minimumSizeHint(self) -> QSize:
+        """Room for the axes and a few lines and columns of text between them."""
+        metrics = self.fontMetrics()
+        bottom, left = self._axes
+        width = left.minimumWidth() + 12 * metrics.averageCharWidth() + bottom.overhang()
+        return QSize(round(width), round(bottom.minimumHeight() + (self._lines + OVER) * metrics.height()))
+
+    def hide_x(self) -> None:
+        """Leave the labels of the x axis to the plot below."""
+        self._x_hidden = True
+        self._axes[0].hide_values()
         self.restyle()
 
     def restyle(self) -> None:
@@ -64,13 +54,13 @@ class Canvas(pg.PlotWidget):
             axis.setTextPen(mixed(text, base, 0.8))
             axis.setTickPen(mixed(text, base, 0.6))
             axis.setGrid(70)
-            axis.label.setFont(self.font())
-            axis.setTickFont(self.font())
+            axis.take_font(self.font())
         # Fixed, so that the curves do not jump whenever a tick label gets longer, and plots below each other align.
         bottom, left = self._axes
-        bottom.setHeight(round(2.3 * metrics.height()))
-        left.setWidth(round(metrics.horizontalAdvance("00000.0") + 1.5 * metrics.height()))
-        self.getPlotItem().layout.setContentsMargins(0, metrics.height() // 2, metrics.height(), 0)
+        bottom.setHeight(round((OVER if self._x_hidden else 2.3) * metrics.height()))
+        left.setWidth(round(metrics.horizontalAdvance("00000.0") + 1.6 * metrics.height()))
+        self.getPlotItem().layout.setContentsMargins(0, round(OVER * metrics.height()), bottom.overhang(), 0)
+        self.updateGeometry()
 
     def changeEvent(self, event: QEvent) -> None:
         """Follow the palette and the font."""

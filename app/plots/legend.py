@@ -1,13 +1,15 @@
 """Whose colour is whose, with the values of now; entries go on to the next line where a window is narrow."""
 
-import html
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QEvent, QPoint, QRect, QSize, Qt
-from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QLayout, QLayoutItem, QSizePolicy, QWidget
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF, QResizeEvent
+from PySide6.QtWidgets import QLabel, QLayout, QLayoutItem, QWidget
+
+from app.plain import plain_tooltip
 
 LINE, DASHES, DIAMOND = "line", "dashes", "diamond"
+LETTERS = 9  # that are left of a name where there is no room
 
 
 class Legend(QWidget):
@@ -17,17 +19,23 @@ class Legend(QWidget):
         super().__init__(parent)
         self._entries: dict[str, _Entry] = {}
         self._signs: list[_Entry] = []
+        self._begun: tuple = ()
         self._color: Callable[[str], QColor] = lambda _: self.palette().text().color()
         self._flow = _Flow(self)
 
     def begin(self, methods: Sequence[str], color: Callable[[str], QColor], signs: Sequence[tuple[str, str]] = ()) -> None:
         """New entries. `color(method)` is asked again whenever the palette changes; `signs`: (shape, meaning)."""
+        if self._entries and (tuple(methods), tuple(signs)) == self._begun:  # making widgets is slow
+            for entry in self._entries.values():
+                entry.show_value("")
+            return
+        self._begun = (tuple(methods), tuple(signs))
         while item := self._flow.takeAt(0):
             item.widget().hide()
             item.widget().deleteLater()
         self._color = color
         self._entries = {method: _Entry(LINE, method, self) for method in methods}
-        self._signs = [_Entry(shape, meaning, self, value=False) for shape, meaning in signs]
+        self._signs = [_Entry(shape, meaning, self) for shape, meaning in signs]
         if self._signs:
             self._signs[0].starts_line = True
         for entry in (*self._entries.values(), *self._signs):
@@ -35,13 +43,13 @@ class Legend(QWidget):
             entry.show()
         self.recolor()
 
-    def show_value(self, method: str, text: str) -> None:
-        """The value behind the method's name."""
-        self._entries[method].show_value(text)
+    def show_value(self, method: str, text: str, short: str = "") -> None:
+        """The value behind the method's name; `short` is shown where there is no room for `text`."""
+        self._entries[method].show_value(text, short or text)
 
     def values(self) -> dict[str, str]:
-        """The values shown, by method."""
-        return {method: entry.value.text() for method, entry in self._entries.items()}
+        """The whole values, by method."""
+        return {method: entry.text for method, entry in self._entries.items()}
 
     def recolor(self) -> None:
         """Take the colours anew."""
@@ -58,64 +66,74 @@ class Legend(QWidget):
 
 
 class _Entry(QWidget):
+    """Swatch, name and value in a row. First the value is shortened where there is no room, then the name."""
+
     starts_line = False
 
-    def __init__(self, shape: str, name: str, parent: QWidget, value: bool = True) -> None:
+    def __init__(self, shape: str, name: str, parent: QWidget) -> None:
         super().__init__(parent)
         self.setObjectName(f"legend-{name}")
-        self.swatch, self.name, self.value = _Swatch(shape, self), _Elided(name, self), QLabel(self)
-        self.value.setTextFormat(Qt.TextFormat.PlainText)
-        self.value.setObjectName(f"legend-value-{name}")
-        self.value.setAccessibleName(name)
-        self.value.setVisible(value)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(self.fontMetrics().averageCharWidth())
-        for widget in (self.swatch, self.name, self.value):
-            row.addWidget(widget)
+        self._whole, self.text, self._short = name, "", ""
+        self._widest = [0, 0]  # of text and short: room only grows, as values that change their place cannot be read
+        self.swatch, self._name, self._value = _Swatch(shape, self), QLabel(self), QLabel(self)
+        for label, purpose in ((self._name, "name"), (self._value, "value")):
+            label.setTextFormat(Qt.TextFormat.PlainText)
+            label.setObjectName(f"legend-{purpose}-{name}")
+            label.setAccessibleName(name)
 
-    def show_value(self, text: str) -> None:
-        # Of a fixed size that only grows: a label that changes its size with every value has the window laid out anew.
-        wanted = self.fontMetrics().size(0, text)
-        if wanted.width() > self.value.width() or self.value.minimumWidth() != self.value.maximumWidth():
-            self.value.setFixedSize(wanted.width() + self.fontMetrics().averageCharWidth(), wanted.height())
-        self.value.setText(text)
+    def show_value(self, text: str, short: str = "") -> None:
+        self.text, self._short = text, short
+        widths = [max(self._advance(shown), before) for shown, before in zip((text, short), self._widest, strict=True)]
+        if widths != self._widest:
+            self._widest = widths
+            self.updateGeometry()
+        self._place()
+
+    def sizeHint(self) -> QSize:
+        return QSize(self._width(self._advance(self._whole), self._widest[0]), self.fontMetrics().height())
+
+    def minimumSizeHint(self) -> QSize:
+        name = min(self._advance(self._whole), LETTERS * self.fontMetrics().averageCharWidth())
+        return QSize(self._width(name, self._widest[1]), self.fontMetrics().height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._place()
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
-        if event.type() == QEvent.Type.FontChange and self.value.text():
-            self.value.setFixedSize(self.fontMetrics().size(0, self.value.text()))
+        if event.type() == QEvent.Type.FontChange and hasattr(self, "_widest"):
+            self._widest = [self._advance(self.text), self._advance(self._short)]
+            self.updateGeometry()
+            self._place()
 
+    def _place(self) -> None:
+        roomy = self.width() >= self.sizeHint().width()
+        gap, height = self._gap(), self.height()
+        swatch, value = self.swatch.sizeHint().width(), self._widest[0 if roomy else 1]
+        name = min(self._advance(self._whole), max(0, self.width() - self._width(0, value)))
+        shown = self.fontMetrics().elidedText(self._whole, Qt.TextElideMode.ElideMiddle, name)
+        self._name.setText(shown)
+        self._value.setText(self.text if roomy else self._short)
+        self.setToolTip(plain_tooltip("" if roomy else f"{self._whole} {self.text}".strip()))
+        self.swatch.setGeometry(0, 0, swatch, height)
+        self._name.setGeometry(swatch + gap, 0, name, height)
+        self._value.setGeometry(swatch + gap + name + gap, 0, value, height)
 
-class _Elided(QLabel):
-    """A name that gives way where there is no room; then its tooltip has all of it."""
+    def _width(self, name: int, value: int) -> int:
+        return self.swatch.sizeHint().width() + self._gap() + name + (self._gap() + value if value else 0)
 
-    def __init__(self, text: str, parent: QWidget) -> None:
-        super().__init__(parent)
-        self._whole = text
-        self.setTextFormat(Qt.TextFormat.PlainText)
-        self.setAccessibleName(text)
-        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self.setText(text)
+    def _gap(self) -> int:
+        return self.fontMetrics().averageCharWidth()
 
-    def sizeHint(self) -> QSize:
-        return self.fontMetrics().size(0, self._whole)
-
-    def minimumSizeHint(self) -> QSize:
-        return QSize(3 * self.fontMetrics().averageCharWidth(), self.sizeHint().height())
-
-    def resizeEvent(self, event: QEvent) -> None:
-        super().resizeEvent(event)
-        shown = self.fontMetrics().elidedText(self._whole, Qt.TextElideMode.ElideMiddle, self.width())
-        self.setText(shown)
-        self.setToolTip("" if shown == self._whole else f"<qt>{html.escape(self._whole)}</qt>")
+    def _advance(self, text: str) -> int:
+        return self.fontMetrics().size(0, text).width()
 
 
 class _Swatch(QWidget):
     def __init__(self, shape: str, parent: QWidget) -> None:
         super().__init__(parent)
         self._shape, self._color = shape, QColor()
-        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
     def sizeHint(self) -> QSize:
         height = self.fontMetrics().height()
@@ -182,8 +200,9 @@ class _Flow(QLayout):
         return QSize(sum(size.width() + gap for size in sizes), max((size.height() for size in sizes), default=0))
 
     def minimumSize(self) -> QSize:
-        sizes = [item.minimumSize() for item in self._items]
-        return QSize(max((size.width() for size in sizes), default=0), max((size.height() for size in sizes), default=0))
+        """As wide as the widest entry when shortened; as high as it then takes, so that nothing is ever cut off."""
+        width = max((item.minimumSize().width() for item in self._items), default=0)
+        return QSize(width, self.heightForWidth(width))
 
     def _gap(self) -> int:
         parent = self.parentWidget()

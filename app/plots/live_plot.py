@@ -8,14 +8,15 @@ from PySide6.QtCore import QEvent, QPointF, Qt
 from PySide6.QtGui import QColor, QPainter, QPalette, QPen, QRegion
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QToolButton, QVBoxLayout, QWidget
 
-from app.plots.canvas import Canvas, mixed
-from app.plots.curve import Curve
+from app.plots.canvas import FAR, Canvas, mixed
+from app.plots.curve import THIN, Curve, nested_widths
 from app.plots.legend import Legend
 from app.plots.quantity import Quantity
 from app.plots.series import Bounds
 from app.theme import method_color
 
 NOTHING = Bounds(0.0, 10.0, 0.0, 1.0)  # what an empty plot shows
+CLOSEST = 1e-4  # room left by itself at a curve, as a share of its values: noise of the last digits is not blown up
 
 
 class LivePlot(QWidget):
@@ -26,27 +27,43 @@ class LivePlot(QWidget):
     """
 
     def __init__(
-        self, title: str, x: Quantity, y: Quantity, hint: str = "", nested: bool = False, mark_name: str = ""
+        self,
+        title: str,
+        x: Quantity,
+        y: Quantity,
+        hint: str = "",
+        nested: bool = False,
+        mark_name: str = "",
+        lines: int = 5,
+        above: "LivePlot | None" = None,
     ) -> None:
-        """`hint` is shown while there is nothing else; `mark_name` says what a mark is.
+        """`hint` is shown while there is nothing else; `mark_name` says what a mark is; `lines` as in `Canvas`.
 
         `nested`: every curve is a bit narrower than the one below it, so that curves that coincide are all seen.
+        `above`: the plot this one is placed under. Both then have that one's title, legend and Follow, and one x axis.
         """
         super().__init__()
         self.x, self.y, self._nested, self.mark_name = x, y, nested, mark_name
         self.curves: dict[str, Curve] = {}
+        self._ended: set[str] = set()
         self._mouse: QPointF | None = None
-        self.title = _plain(QLabel(title), "title")
-        self.legend = Legend()
-        self.follow = QToolButton(text="Follow", checkable=True, checked=True, autoRaise=True, objectName="follow")
-        self.follow.setAccessibleName(f"Follow {title}")
-        self.follow.setToolTip("Keep all points in view. Zooming or dragging the plot ends this; press to return.")
+        self._stack: list[LivePlot] = above._stack if above else []
+        self._stack.append(self)
+        self._top = self._stack[0]
+        if above:
+            self.title, self.legend, self.follow = above.title, above.legend, above.follow
+            above.canvas.hide_x()
+        else:
+            self.title, self.legend = _plain(QLabel(title), "title"), Legend()
+            self.follow = QToolButton(text="Follow", checkable=True, checked=True, autoRaise=True, objectName="follow")
+            self.follow.setAccessibleName(f"Follow {title}")
+            self.follow.setToolTip("Keep all points in view. Zooming or dragging the plot ends this; press to return.")
         self.follow.toggled.connect(lambda on: self.draw() if on else None)
-        self.canvas = Canvas(x, y)
+        self.canvas = Canvas(x, y, lines)
         self.canvas.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # it has no keys; Tab goes on to Follow
         self.canvas.setAccessibleName(title)
         self._view = self.canvas.getViewBox()
-        self._view.sigRangeChangedManually.connect(lambda _: self.follow.setChecked(False))
+        self._view.sigRangeChangedManually.connect(lambda _: self._on_moved())
         self._view.sigRangeChanged.connect(lambda *_: self._draw_curves())
         self._view.sigResized.connect(lambda *_: self._on_resize())
         self.canvas.hovered.connect(self._on_hover)
@@ -54,7 +71,7 @@ class LivePlot(QWidget):
         self._cursor.setZValue(10)
         self._cursor.hide()
         self.canvas.addItem(self._cursor, ignoreBounds=True)
-        self.readout = _plain(QLabel(self.canvas, frameShape=QFrame.Shape.StyledPanel, autoFillBackground=True), "readout")
+        self.readout = _plain(QLabel(self, frameShape=QFrame.Shape.StyledPanel, autoFillBackground=True), "readout")
         self.readout.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self.readout.hide()
         self.hint = _plain(QLabel(hint, self.canvas, alignment=Qt.AlignmentFlag.AlignCenter, wordWrap=True), "hint")
@@ -68,24 +85,21 @@ class LivePlot(QWidget):
         return self.follow.isChecked()
 
     def begin(self, methods: Sequence[str], signs: Sequence[tuple[str, str]] = ()) -> None:
-        """Forget everything and make room for these methods; `signs` as in `Legend.begin`."""
-        if methods and tuple(methods) == tuple(self.curves):  # the usual case, and many times faster
-            for curve in self.curves.values():
-                curve.clear()
-            self.follow.setChecked(True)
-            self.draw()
-            return
-        self.canvas.clear()
-        self.canvas.addItem(self._cursor, ignoreBounds=True)
+        """Forget everything, in the plots above and below too, and make room for these methods.
+
+        `signs` as in `Legend.begin`.
+        """
         methods = tuple(methods)
-        self._color = lambda method: method_color(method, methods)
-        widths = [1.5 + 2 * min(2, behind) if self._nested else 1.5 for behind in reversed(range(len(methods)))]
-        plot = self.canvas.getPlotItem()
-        self.curves = {method: Curve(plot, width) for method, width in zip(methods, widths, strict=True)}
+        for plot in self._stack:  # all of them, before one is drawn: their x is that of all curves
+            plot._begin_curves(methods)
         self.legend.begin(methods, self._color, signs)
         self.follow.setChecked(True)
-        self._restyle()
-        self.draw()
+        for plot in self._stack:
+            plot.draw()
+
+    def end(self, method: str) -> None:
+        """Nothing more will come of this method: its value of now is one no longer."""
+        self._ended.add(method)
 
     def add(self, method: str, x: float, y: float) -> None:
         """A point of the method's line."""
@@ -104,17 +118,18 @@ class LivePlot(QWidget):
         if self.following:
             self._view.setRange(xRange=self._x_range(), yRange=self._y_range(), padding=0, disableAutoRange=False)
         self._draw_curves()
-        for method in self.curves:
-            self.legend.show_value(method, self.value(method))
+        if self is self._top:
+            for method in self.curves:
+                self.legend.show_value(method, *self._legend_values(method))
         self.hint.setVisible(not any(curve.bounds for curve in self.curves.values()))
 
     def value(self, method: str) -> str:
         """What the legend says of the method now."""
         curve = self.curves[method]
-        now = self.y.text(curve.points.last)
         if curve.peak is None:
-            return now
-        return f"now {self.y.number(curve.points.last)} · peak {self.y.text(curve.peak)}"
+            return self.y.text(curve.points.last)
+        peak = self._peak(method)
+        return peak if method in self._ended else f"now {self.y.number(curve.points.last)} · {peak}"
 
     def paint(self, painter: QPainter, origin: QPointF) -> None:
         """Paint title, legend and plot, without what is only of use on a screen."""
@@ -122,7 +137,7 @@ class LivePlot(QWidget):
         for item in hidden:
             item.hide()
         self._restyle_curves(painter.device().devicePixelRatioF())
-        for widget in (self.title, self.legend, self.canvas):
+        for widget in (self.title, self.legend, self.canvas) if self is self._top else (self.canvas,):
             place = (origin + QPointF(widget.pos())).toPoint()
             QWidget.render(widget, painter, place, QRegion(), QWidget.RenderFlag.DrawChildren)
         self._restyle_curves(self.devicePixelRatioF())
@@ -141,31 +156,50 @@ class LivePlot(QWidget):
             self._restyle_curves(self.devicePixelRatioF())
         return super().event(event)
 
+    # the legend
+
+    def _legend_values(self, method: str) -> tuple[str, str]:
+        """The values of all plots that share the legend, and what is said where they are too long."""
+        values = [plot.value(method) for plot in self._stack]
+        short = values[0] if self.curves[method].peak is None else self._peak(method)
+        return (" · ".join(values) if set(values) != {"–"} else "–"), short
+
+    def _peak(self, method: str) -> str:
+        return f"peak {self.y.text(self.curves[method].peak)}"
+
     # the view
 
-    def _bounds(self) -> Bounds:
-        bounds = [curve.bounds for curve in self.curves.values() if curve.bounds is not None]
-        return reduce(Bounds.united, bounds) if bounds else NOTHING
+    def _bounds(self, *plots: "LivePlot") -> Bounds:
+        found = [curve.bounds for plot in plots for curve in plot.curves.values() if curve.bounds is not None]
+        return Bounds(*(min(max(side, -FAR), FAR) for side in reduce(Bounds.united, found))) if found else NOTHING
 
     def _x_range(self) -> tuple[float, float]:
-        bounds = self._bounds()
+        bounds = self._bounds(*self._stack)
         left, right = (0.0, bounds.right) if self.x.from_zero else (bounds.left, bounds.right)
         room = 0.02 * (right - left) or 0.5
         return left if self.x.from_zero else left - room, right + room
 
     def _y_range(self) -> tuple[float, float]:
-        bounds = self._bounds()
+        bounds = self._bounds(self)
         low = min(0.0, bounds.low) if self.y.from_zero else bounds.low
         room = 0.06 * (bounds.high - low) or 0.05 * abs(low) or 0.5
-        return low if self.y.from_zero else low - room, bounds.high + room
+        room = max(room, CLOSEST * max(abs(low), abs(bounds.high)))
+        return low if self.y.from_zero and low == 0 else low - room, bounds.high + room
 
     def _draw_curves(self) -> None:
         self._view.updateMatrix()  # now: pyqtgraph does it while painting, and then has to paint once more
-        left, right = self._view.viewRange()[0]
+        (left, right), (low, high) = self._view.viewRange()
         columns = max(1, round(self._view.width()))
         for curve in self.curves.values():
-            curve.draw(left, right, columns)
+            curve.draw(Bounds(left, right, low, high), columns)
         self._read_out()
+
+    def _on_moved(self) -> None:
+        """Somebody zoomed or dragged: the plots above and below go with it, so that steps stay below each other."""
+        self.follow.setChecked(False)
+        for plot in self._stack:
+            if plot is not self:
+                plot._view.setXRange(*self._view.viewRange()[0], padding=0)
 
     def _on_resize(self) -> None:
         self.hint.setGeometry(self._view.sceneBoundingRect().toRect())
@@ -190,13 +224,23 @@ class LivePlot(QWidget):
         self._cursor.setValue(x)
         at = self.x.text(next(iter(values.values())) if self.x.whole else x)
         self.readout.setText("\n".join([f"{self.x.name} {at}", *(self._reading(method, x) for method in values)]))
-        self.readout.adjustSize()
+        self._place_readout()
+
+    def _place_readout(self) -> None:
+        """Right above the mouse, or where there is room; over the whole window, as a small plot has none for many lines."""
+        window, readout = self.window(), self.readout
+        if readout.parentWidget() is not window:
+            readout.setParent(window)
+            readout.show()
+        readout.adjustSize()
         room = self.fontMetrics().averageCharWidth()
-        beside = round(self._mouse.x()) + room
-        if beside + self.readout.width() > self.canvas.width():
-            beside = max(0, round(self._mouse.x()) - room - self.readout.width())
-        above = round(self._mouse.y()) - self.readout.height() - room
-        self.readout.move(beside, max(0, above))
+        mouse = self.canvas.mapTo(window, self._mouse.toPoint())
+        beside = mouse.x() + room
+        if beside + readout.width() > window.width():
+            beside = max(0, mouse.x() - room - readout.width())
+        above = min(mouse.y() - readout.height() - room, window.height() - readout.height())
+        readout.move(beside, max(0, above))
+        readout.raise_()
 
     def _near(self, curve: Curve, x: float) -> float | None:
         """The x of the point to read at x; None where the method has no points, before its first and after its last."""
@@ -216,16 +260,32 @@ class LivePlot(QWidget):
 
     # looks
 
+    def _begin_curves(self, methods: tuple[str, ...]) -> None:
+        self._ended.clear()
+        if methods and methods == tuple(self.curves):  # the usual case, and many times faster
+            for curve in self.curves.values():
+                curve.clear()
+            return
+        self.canvas.clear()
+        self.canvas.addItem(self._cursor, ignoreBounds=True)
+        self._color = lambda method: method_color(method, methods)
+        plot = self.canvas.getPlotItem()
+        widths = nested_widths(len(methods)) if self._nested else [THIN] * len(methods)
+        self.curves = {method: Curve(plot, width) for method, width in zip(methods, widths, strict=True)}
+        self._restyle()
+
     def _lay_out(self) -> None:
-        header = QHBoxLayout()
-        header.addWidget(self.title, 1)
-        header.addWidget(self.follow)
         column = QVBoxLayout(self)
         margin = self.fontMetrics().averageCharWidth()
         column.setContentsMargins(margin, 0, margin, 0)
         column.setSpacing(0)
-        column.addLayout(header)
-        column.addWidget(self.legend)
+        if self is self._top:
+            header = QHBoxLayout()
+            header.setSpacing(margin)
+            header.addWidget(self.title, 1)
+            header.addWidget(self.follow)
+            column.addLayout(header)
+            column.addWidget(self.legend)
         column.addWidget(self.canvas, 1)
 
     def _restyle(self) -> None:

@@ -27,9 +27,11 @@ class PlotPanel(QWidget):
         self.setAutoFillBackground(True)
         self.setBackgroundRole(QPalette.ColorRole.Base)  # the ground of the plots, so that header and plot are one
         step, time = Quantity("step", whole=True), Quantity("time", "s", 1, from_zero=True)
-        self.loss = LivePlot("Loss", step, Quantity("loss", "nats per token", 4), HINT, nested=True)
-        self.step_time = LivePlot("Step time", step, Quantity("time", "s", 3, from_zero=True))
-        self.memory = LivePlot("Memory", time, Quantity("memory", "MB", 1, from_zero=True), mark_name=MARK)
+        loss = Quantity("loss", "nats per token", 4, short_unit="nats/token")
+        step_time, memory = Quantity("step time", "s", 3, from_zero=True), Quantity("memory", "MB", 1, from_zero=True)
+        self.loss = LivePlot("Loss and step time", step, loss, HINT, nested=True, lines=4)
+        self.step_time = LivePlot("Step time", step, step_time, lines=3, above=self.loss)
+        self.memory = LivePlot("Memory", time, memory, mark_name=MARK, lines=6)
         self._plots = {"loss": self.loss, "step-time": self.step_time, "memory": self.memory}
         for name, plot in self._plots.items():
             plot.setObjectName(name)
@@ -41,8 +43,8 @@ class PlotPanel(QWidget):
         """Forget the last run; these methods will come."""
         self._throttle.cancel()
         self._clock = dict.fromkeys(methods, 0.0)
-        for plot in self._plots.values():
-            plot.begin(methods, SIGNS if plot is self.memory else ())
+        self.loss.begin(methods)  # and step_time with it
+        self.memory.begin(methods, SIGNS)
 
     def add_step(self, step: events.Step) -> None:
         """A step of one of the methods, each from its own t = 0."""
@@ -59,6 +61,11 @@ class PlotPanel(QWidget):
         self._clock[memory.method] = memory.t_s
         self.memory.add(memory.method, memory.t_s, memory.footprint_mb)
         self.memory.raise_peak(memory.method, memory.footprint_mb)
+        self._throttle.request()
+
+    def end_method(self, method: str) -> None:
+        """The method's worker is gone: it holds no memory now, only its peak is left to say."""
+        self.memory.end(method)
         self._throttle.request()
 
     def draw(self) -> None:
@@ -84,7 +91,8 @@ class PlotPanel(QWidget):
     def sizeHint(self) -> QSize:
         """Room for three plots, in characters."""
         metrics = self.fontMetrics()
-        return QSize(110 * metrics.averageCharWidth(), 26 * metrics.height())
+        room = QSize(110 * metrics.averageCharWidth(), 26 * metrics.height())
+        return room.expandedTo(self.minimumSizeHint())
 
     def _lay_out(self) -> None:
         left = _split(Qt.Orientation.Vertical, (self.loss, 2), (self.step_time, 1))

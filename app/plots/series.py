@@ -22,7 +22,8 @@ class Bounds(NamedTuple):
 
 
 class Series:
-    """Points (x, y) whose x never decreases. A y that is no finite number is a gap in the curve.
+    """Points (x, y) whose x never decreases. A y that is no finite number is a gap in the curve; a point whose x is
+    none has no place and is left out.
 
     Shapes: `x` and `y` are views (points,), float64; they are valid until the next `add`.
     """
@@ -59,6 +60,8 @@ class Series:
 
     def add(self, x: float, y: float) -> None:
         """Append a point: amortised constant time, by doubling."""
+        if not math.isfinite(x):
+            return
         if self._size == self._points.shape[1]:
             self._points = np.concatenate([self._points, np.empty_like(self._points)], axis=1)
         if math.isfinite(y):
@@ -96,9 +99,10 @@ class Series:
         if stride == 1:
             return x.copy(), y.copy()
         full = len(y) // stride * stride
-        picked = y[:full].reshape(-1, stride).argmax(axis=1) + np.arange(0, full, stride)
+        height = np.where(np.isnan(y), -np.inf, y)  # argmax would pick a lost value before all others
+        picked = height[:full].reshape(-1, stride).argmax(axis=1) + np.arange(0, full, stride)
         if full < len(y):
-            picked = np.append(picked, full + y[full:].argmax())
+            picked = np.append(picked, full + height[full:].argmax())
         return x[picked], y[picked]
 
     def _window(self, left: float, right: float, buckets: int) -> tuple[int, int, int]:

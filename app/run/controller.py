@@ -68,17 +68,13 @@ class RunController(QObject):
         self._set_state(RUNNING)
 
     def stop(self) -> None:
-        """End after the running step, keeping what was done; while that is awaited, end at once."""
-        if self._thread is None:
-            return
-        if self.state == STOPPING:
-            self._thread.kill()
-        else:
+        """End after the running step, keeping what was done."""
+        if self._thread is not None and self.state != STOPPING:
             self._set_state(STOPPING)
             self._thread.stop()
 
     def kill(self) -> None:
-        """End at once."""
+        """End at once; what was not saved yet is lost."""
         if self._thread is not None:
             self._set_state(STOPPING)
             self._thread.kill()

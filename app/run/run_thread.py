@@ -9,6 +9,7 @@ from PySide6.QtCore import QThread, Signal
 
 from app.background import Cancelled, sentence
 from app.experiment.experiment import Experiment
+from app.patient import patiently
 from mesp_core import events
 from mesp_core.out_folder import OutFolder, default_out
 from mesp_core.prepare import Prepared
@@ -82,7 +83,9 @@ class RunThread(QThread):
         """On the new thread."""
         folder: OutFolder | None = None
         try:
-            prepared = self._prepare(self.experiment.config, self._report)
+            config, prepare = self.experiment.config, self._prepare
+            # A file on a dead network mount hangs where nothing reaches it: Stop must work even then.
+            prepared = patiently(lambda report: prepare(config, report), self._report, "Preparing")
             self._report("Starting", 1.0)
             folder = default_out(self._out_base)
             end = self._run(prepared, folder)
@@ -125,7 +128,7 @@ class RunThread(QThread):
         return RunEnd(
             methods=dict(self._told),
             stopped=bool(self._asked) or (outcome is not None and outcome.kind in ("stopped", "killed")),
-            problem=bad.message if bad else "",
+            problem=bad.message if bad else comparison.problem,
             details=bad.details if bad else "",
             results=comparison.results,
             out=comparison.out,
@@ -133,9 +136,11 @@ class RunThread(QThread):
 
     def _failed(self, error: Exception) -> RunEnd:
         """What was done before is kept, whatever went wrong."""
-        results = self._comparison.results if self._comparison is not None else None
-        out = self._comparison.out if self._comparison is not None else None
-        return RunEnd(methods=dict(self._told), problem=sentence(error), results=results, out=out)
+        comparison = self._comparison
+        if comparison is None:
+            return RunEnd(problem=sentence(error))
+        self._tell_ended(comparison.results)
+        return RunEnd(dict(self._told), problem=sentence(error), results=comparison.results, out=comparison.out)
 
     def _tell_ended(self, results: Results) -> None:
         for method, result in list(results.methods.items()):

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.background import Latest, Report, sentence
+from app.patient import patiently
 from app.tabs.elided_label import ElidedLabel
 from app.tabs.error_view import ErrorView
 from app.tabs.sample_view import SampleView
@@ -98,7 +99,7 @@ class DataTab(QWidget):
             longest = int((tokens.offsets[1:] - tokens.offsets[:-1]).max())
             return [sample_row(sample) for sample in samples], longest
 
-        self._reading.start(work)
+        self._reading.start(lambda report: patiently(work, report))
 
     def _show_page(self, outcome: tuple[list[SampleRow], int]) -> None:
         rows, longest = outcome

@@ -1,10 +1,10 @@
 """A label for one line of foreign text that may be longer than the window is wide."""
 
-from html import escape
-
 from PySide6.QtCore import QEvent, QSize, Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
+
+from app.plain import plain_tooltip
 
 
 class ElidedLabel(QLabel):
@@ -19,8 +19,7 @@ class ElidedLabel(QLabel):
     def show_text(self, text: str, tooltip: str | None = None) -> None:
         """Show this text, on one line."""
         self._whole = " ".join(text.split())
-        # Qt takes a tooltip for HTML when it looks like it; escaped inside <qt> it can only be read literally.
-        self.setToolTip(f"<qt>{escape(tooltip or text)}</qt>")
+        self.setToolTip(plain_tooltip(tooltip or text))
         self.setAccessibleName(self._whole)
         self.updateGeometry()
         self._elide()

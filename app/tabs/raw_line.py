@@ -1,5 +1,6 @@
 """The line of a data file that a message speaks of, as it is in the file. No Qt."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ def raw_line(file: Path, line: int, on_progress: Callable[[str, float], None]) -
     `on_progress` is called now and then and may raise to cancel. Bytes that are no UTF-8 become U+FFFD.
     """
     try:
-        if line < 1 or not file.is_file():
+        if line < 1 or not os.path.isfile(file):
             return None
         with file.open("rb") as opened:
             raw = _find(opened, line, lambda: on_progress(f"Reading {file.name}", 0.0))

@@ -1,6 +1,7 @@
 """Reading a .jsonl file, one row at a time, in any of the five accepted formats."""
 
 import json
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,7 @@ def read_rows(path: Path, only: Collection[int] | None = None) -> Iterator[Row]:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The non-blank lines as bytes with their numbers, without line ends or byte order mark."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UsageError(f"The data file {path} is a folder; name a .jsonl file in it.")
     try:
         with path.open("rb") as file:

@@ -3,13 +3,14 @@
 The child keeps the tokenizer's memory out of the caller, which may be a window or about to be measured.
 """
 
+import errno
 import hashlib
 import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,10 @@ LOSS_ON = ("all", "completion")
 MAX_ENTRIES = 32
 ABANDONED_S = 24 * 3600  # a temporary folder this old is what a killed process left
 ATTEMPTS = 3
+CHUNK = 1 << 20  # bytes of a file that are hashed at once
+REPORT_S = 0.1
+
+OnProgress = Callable[[str, float], None]
 
 # All that a sample depends on, besides the data file and the options.
 MODEL_FILES = ("tokenizer.json", "tokenizer_config.json", TEMPLATE_FILE, "config.json", "generation_config.json")
@@ -41,7 +46,7 @@ def tokenise(
     loss_on: str,
     max_samples: int = 0,
     vocab_size: int | None = None,
-    on_progress: Callable[[str, float], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> TokenSet:
     """The samples of `data` for the model in `model_dir`, from the cache or freshly made.
 
@@ -50,8 +55,9 @@ def tokenise(
         loss_on: "all" or "completion".
         max_samples: stop after this many; 0 for all.
         vocab_size: the number of rows of the model's embedding; ids are checked against it.
-        on_progress: called about every 0.1 s while the samples are made, with what is done and 0.0, as nobody knows how
-            much is left. It may raise to cancel: the child is ended and the exception comes out of here.
+        on_progress: called about every 0.1 s: while a file is read, with the fraction that was; while the samples are made,
+            with 0.0, as nobody knows how much is left. It may raise to cancel: the child is ended and the exception comes
+            out of here.
 
     Raises:
         UsageError: `data` cannot be read, or an option is wrong or does not fit the data.
@@ -68,7 +74,7 @@ def tokenise(
         raise UsageError(f"max_samples is {max_samples}; it must be 0 (all) or more.")
     options = {"seq_len": seq_len, "loss_on": loss_on, "max_samples": max_samples}
     store = cache_dir() / "tokens"
-    entry = store / _key(data, model_dir, options)
+    entry = store / _key(data, model_dir, options, on_progress)
     for _ in range(ATTEMPTS):
         tokens = _open(entry)
         if tokens is None:
@@ -81,29 +87,51 @@ def tokenise(
     raise MespError(f"The token cache in {store} is damaged again and again; check the disk, or set MESP_CACHE_DIR.")
 
 
-def _key(data: Path, model_dir: Path, options: dict[str, Any]) -> str:
+def unreadable(data: Path, error: OSError | ValueError) -> UsageError:
+    """What to tell about a data file that could not be opened or read."""
+    # A name that is too long, or has a character that no name can have, names nothing.
+    if isinstance(error, (FileNotFoundError, ValueError)) or error.errno == errno.ENAMETOOLONG:
+        return UsageError(f"The data file {data} does not exist; check the path.")
+    if isinstance(error, IsADirectoryError):
+        return UsageError(f"The data file {data} is a folder; name a .jsonl file in it.")
+    return UsageError(f"The data file {data} cannot be read: {error.strerror or error}.")
+
+
+def _key(data: Path, model_dir: Path, options: dict[str, Any], on_progress: OnProgress | None) -> str:
     """The name of the cache entry: a hash of all that the ids depend on."""
-    if data.is_dir():
-        raise UsageError(f"The data file {data} is a folder; name a .jsonl file in it.")
-    try:
-        content = _hash_of(data)
-    except FileNotFoundError:
-        raise UsageError(f"The data file {data} does not exist; check the path.") from None
-    except OSError as error:
-        raise UsageError(f"The data file {data} cannot be read: {error.strerror or error}.") from None
+    content = _hash_of(data, unreadable, on_progress)
     parts: dict[str, Any] = {"version": FORMAT_VERSION, "tokenizers": version("tokenizers"), "data": content, **options}
     for name in MODEL_FILES:
         path = model_dir / name
-        try:
-            parts[name] = _hash_of(path) if path.is_file() else None
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from None
+        parts[name] = _hash_of(path, _unreadable_model_file, on_progress) if path.is_file() else None
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _hash_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _unreadable_model_file(path: Path, error: OSError | ValueError) -> CheckpointError:
+    return CheckpointError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.")
+
+
+def _hash_of(path: Path, explain: Callable[[Path, Exception], MespError], on_progress: OnProgress | None) -> str:
+    """The SHA-256 of a file, which may be as large as a disk; `explain` makes the error to raise of the system's."""
+    digest, done, told = hashlib.sha256(), 0, time.monotonic()
+    for chunk, size in _chunks(path, explain):
+        digest.update(chunk)
+        done += len(chunk)
+        if on_progress is not None and done != size and time.monotonic() - told >= REPORT_S:
+            on_progress(f"Reading {path.name}", min(1.0, done / size) if size else 0.0)
+            told = time.monotonic()
+    return digest.hexdigest()
+
+
+def _chunks(path: Path, explain: Callable[[Path, Exception], MespError]) -> Iterator[tuple[bytes, int]]:
+    """The content of a file in pieces, each with the size in bytes of the whole; 0 where the system tells none."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            while chunk := file.read(CHUNK):
+                yield chunk, size
+    except (OSError, ValueError) as error:
+        raise explain(path, error) from None
 
 
 def _open(entry: Path) -> TokenSet | None:
@@ -120,7 +148,7 @@ def _open(entry: Path) -> TokenSet | None:
     return tokens
 
 
-def _make(entry: Path, request: dict[str, Any], on_progress: Callable[[str, float], None] | None) -> None:
+def _make(entry: Path, request: dict[str, Any], on_progress: OnProgress | None) -> None:
     """Have the child make the entry in a folder beside it, which then takes its name.
 
     Several processes may do this at once: the first to finish gives its entry, the others use that one.
@@ -141,7 +169,7 @@ def _make(entry: Path, request: dict[str, Any], on_progress: Callable[[str, floa
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_child(request: dict[str, Any], on_progress: Callable[[str, float], None] | None) -> None:
+def _run_child(request: dict[str, Any], on_progress: OnProgress | None) -> None:
     """Run mesp_core.data.tokenise_child; its errors are raised here, with the same class and text."""
     message = f"Tokenising {Path(request['data']).name}"
     on_wait = None if on_progress is None else lambda: on_progress(message, 0.0)

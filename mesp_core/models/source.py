@@ -14,6 +14,7 @@ from typing import Literal
 from mesp_core.bundled import bundled_path
 from mesp_core.errors import MespError, UsageError
 from mesp_core.memory import MB
+from mesp_core.user_path import user_path
 
 OnProgress = Callable[[str, float], None]
 
@@ -85,8 +86,8 @@ def local(model: str) -> ModelSource | None:
 
         path = find(model.removeprefix(_SYNTHETIC))
         return None if path is None else ModelSource(model, path, "synthetic", _SYNTHETIC_WARNING)
-    folder = Path(os.path.abspath(os.path.expanduser(model)))
-    if model.strip() and folder.is_dir():
+    folder = user_path(model)
+    if model.strip() and os.path.isdir(folder):
         return ModelSource(model, folder, "directory")
     _refuse_what_is_no_hub_id(model, folder)
     path = _in_hub_cache(model)
@@ -119,7 +120,7 @@ def _refuse_what_is_no_hub_id(model: str, path: Path) -> None:
             f"model '{model}' is a GGUF file, which is not supported. Use the same model from mlx-community, "
             "or convert the original with mlx_lm.convert."
         )
-    if path.is_file():
+    if os.path.isfile(path):
         raise UsageError(f"model '{model}' is a file. Pass the folder that holds it, with its config.json.")
     if model.lower().endswith(_FILE_ENDINGS):
         raise UsageError(f"model '{model}' looks like a file, and does not exist. Pass the model's folder. {_ALLOWED}")

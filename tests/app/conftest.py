@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from PySide6.QtCore import QSettings
 from PySide6.QtWidgets import QApplication
+from window_driver import children
 
 from mesp_core import events
 from mesp_core.results import Results
@@ -32,6 +33,7 @@ class PlayedComparison:
     """Has the face of a Comparison; every method does its steps at once, or waits for `gate` before each."""
 
     gate: threading.Event | None = None
+    problem = ""
     fails_with: Outcome | None = None  # how the first method ends
 
     def __init__(self, config, methods, prepared, folder, interleave=False):
@@ -110,6 +112,37 @@ def settings(store, tmp_path):
     own = Settings(store)
     own.out_folder = tmp_path / "runs"
     return own
+
+
+@pytest.fixture
+def open_window(store, tmp_path, qtbot):
+    """open_window() -> the window over the test's settings; whatever it runs is ended with the test."""
+    windows = []
+
+    from app.settings import Settings
+    from app.window import MainWindow
+
+    def make(**parts):
+        settings = Settings(store)
+        settings.out_folder = tmp_path / "runs"
+        window = MainWindow(settings, **parts)
+        windows.append(window)  # not qtbot's: it would delete the window before this fixture can end the run
+        window.show()
+        window.after_show()
+        return window
+
+    yield make
+    for window in windows:
+        window.controller.kill()
+        qtbot.waitUntil(lambda window=window: not window.controller.is_running, timeout=20_000)
+        window.close()
+        window.deleteLater()
+    assert not children()
+
+
+@pytest.fixture
+def window(open_window):
+    return open_window()
 
 
 @pytest.fixture(autouse=True)

@@ -73,8 +73,10 @@ def test_the_worst_heat_and_the_battery_used_are_those_of_the_run(strip, reading
     strip._monitor.poll()
     readings.append(DeviceState(16 * GB, "fair", 74.0, False))
     strip.end()
-    assert text(strip, "thermal") == "Thermal: fair (worst serious)"
-    assert text(strip, "battery") == "Battery: 74 %, on battery, run used 4 %"
+    readings.append(DeviceState(16 * GB, "critical", 30.0, False))  # long after it
+    strip._monitor.poll()
+    assert text(strip, "thermal") == "Thermal: critical (worst serious)"
+    assert text(strip, "battery") == "Battery: 30 %, on battery, run used 4 %"
 
 
 def test_no_battery(strip, readings):

@@ -53,6 +53,16 @@ def test_the_results_dialog_adds_the_ending_of_the_chosen_kind(tmp_path, qtbot):
     assert chosen.args == [tmp_path / "mine.csv"]
 
 
+def test_a_dot_in_the_name_is_no_ending(tmp_path, qtbot):
+    dialog = ResultsDialog(tmp_path)
+    qtbot.addWidget(dialog)
+    dialog.show()
+    dialog.selectFile("Qwen2.5 run")
+    with qtbot.waitSignal(dialog.chosen, timeout=1000) as chosen:
+        dialog.accept()
+    assert chosen.args == [tmp_path / "Qwen2.5 run.json"]
+
+
 @pytest.fixture
 def adapters(tmp_path):
     folders = {}

@@ -44,6 +44,12 @@ def test_recent_files_newest_first_those_that_are_there_each_once(store, tmp_pat
     assert settings.recent("models") == []
 
 
+@pytest.mark.parametrize("stored", ["nonsense", "5", "{}", '[5, null, "/no/such/file"]'])
+def test_recent_files_that_are_none(store, stored):
+    store.setValue("recent_data", stored)
+    assert reopened(store).recent("data") == []
+
+
 def test_choices_that_do_not_exist_fall_back(store):
     store.setValue("appearance", "purple")
     store.setValue("text_size", "huge")

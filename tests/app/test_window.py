@@ -1,112 +1,29 @@
 """The real window, driven as a person does, with the real worker on the bundled model."""
 
 import json
-import os
 import re
 import signal
-import time
+import threading
 from pathlib import Path
 
-import psutil
 import pytest
-from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
-from PySide6.QtGui import QDropEvent
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
-    QComboBox,
+    QApplication,
     QDialogButtonBox,
     QFileDialog,
     QLabel,
     QLineEdit,
     QMessageBox,
-    QPushButton,
     QTableView,
     QToolButton,
     QWidget,
 )
+from window_driver import A_RUN_MS, LEFT, children, drop, part, press, press_button, small, summary, type_into
 
-from app.settings import Settings
-from app.window import MainWindow
+from app.experiment.experiment import Experiment
+from app.run.controller import RunController
 from mesp_core.config import RunConfig
-
-LEFT = Qt.MouseButton.LeftButton
-A_RUN_MS = 90_000
-
-
-def children():
-    return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
-
-
-@pytest.fixture
-def open_window(store, tmp_path, qtbot):
-    """open_window() -> the window over the test's settings; whatever it runs is ended with the test."""
-    windows = []
-
-    def make(**parts):
-        settings = Settings(store)
-        settings.out_folder = tmp_path / "runs"
-        window = MainWindow(settings, **parts)
-        windows.append(window)  # not qtbot's: it would delete the window before this fixture can end the run
-        window.show()
-        window.after_show()
-        return window
-
-    yield make
-    for window in windows:
-        window.controller.kill()
-        qtbot.waitUntil(lambda window=window: not window.controller.is_running, timeout=20_000)
-        window.close()
-        window.deleteLater()
-    assert not children()
-
-
-@pytest.fixture
-def window(open_window):
-    return open_window()
-
-
-def part(window, kind, name):
-    found = window.findChild(kind, name)
-    assert found is not None, name
-    return found
-
-
-def type_into(window, name, text, qtbot):
-    """Type into a field by its object name, combo box or line edit."""
-    editor = part(window, QWidget, name)
-    line = editor.lineEdit() if isinstance(editor, QComboBox) else editor
-    line.setFocus()
-    line.selectAll()
-    qtbot.keyClicks(line, text)
-    qtbot.keyClick(line, Qt.Key.Key_Tab)
-
-
-def small(window, qtbot, steps=5):
-    """Rank 4, 64 tokens, the bundled model and data."""
-    type_into(window, "rank", "4", qtbot)
-    type_into(window, "seq_len", "64", qtbot)
-    type_into(window, "steps", str(steps), qtbot)
-
-
-def press(window, name, qtbot):
-    button = part(window, QToolButton, name)
-    assert button.isEnabled()
-    qtbot.mouseClick(button, LEFT)
-
-
-def summary(window):
-    """heading -> the column's texts."""
-    model = window.view.summary_tab.findChild(QTableView).model()
-    return {
-        model.headerData(column, Qt.Orientation.Horizontal): [
-            model.index(row, column).data() for row in range(model.rowCount())
-        ]
-        for column in range(model.columnCount())
-    }
-
-
-def press_button(parent, text, qtbot):
-    (button,) = (button for button in parent.findChildren(QPushButton) if button.text().replace("&", "") == text)
-    qtbot.mouseClick(button, LEFT)
 
 
 def test_a_whole_comparison_and_its_exports(window, tmp_path, qtbot):
@@ -142,7 +59,8 @@ def test_a_whole_comparison_and_its_exports(window, tmp_path, qtbot):
         press(window, "tool_export results", qtbot)
         dialog = window.findChildren(QFileDialog)[-1]
         dialog.selectFile(str(tmp_path / f"out.{ending}"))
-        dialog.accept()
+        with qtbot.waitSignal(window.exports.saved, timeout=5000):
+            dialog.accept()
     assert json.loads((tmp_path / "out.json").read_text())["methods"] == stored["methods"]
     assert (tmp_path / "out.csv").read_text().count("\n") == 11
     assert (tmp_path / "out.md").read_text().count("\n") == 4
@@ -200,6 +118,88 @@ def test_stop_keeps_what_was_done_and_offers_the_adapter(window, qtbot):
     assert part(window, QToolButton, "tool_run").isEnabled()
 
 
+def test_a_double_click_on_stop_still_saves(window, qtbot):
+    small(window, qtbot, steps=500)
+    type_into(window, "seq_len", "512", qtbot)
+    with qtbot.waitSignal(window.controller.stepped, timeout=A_RUN_MS):
+        press(window, "tool_run", qtbot)
+    stop = part(window, QToolButton, "tool_stop")
+    with qtbot.waitSignal(window.controller.ended, timeout=30_000) as ended:
+        qtbot.mouseClick(stop, LEFT)
+        qtbot.mouseClick(stop, LEFT)
+        qtbot.keyClick(window, Qt.Key.Key_Period, Qt.KeyboardModifier.ControlModifier)
+    assert ended.args[0].methods["mebp"].kind == "stopped" and ended.args[0].adapters
+
+
+def test_a_run_that_hangs_in_a_step_can_be_ended_at_once(open_window, played, qtbot):
+    played.gate = threading.Event()
+    window = open_window(controller=RunController(comparison=played))
+    with qtbot.waitSignal(window.controller.loaded, timeout=5000):
+        window.controller.start(Experiment(RunConfig(steps=3), ("mebp",)), Path(window.settings.out_folder))
+    press(window, "tool_stop", qtbot)
+    assert not part(window, QToolButton, "tool_stop").isEnabled()
+    qtbot.waitUntil(lambda: window.actions_.stop.isEnabled(), timeout=3000)
+    assert "End" in window.actions_.stop.text() and "not saved" in window.actions_.stop.toolTip()
+    with qtbot.waitSignal(window.controller.ended, timeout=5000):
+        press(window, "tool_stop", qtbot)
+        played.gate.set()
+    assert "Stop" in window.actions_.stop.text() and "keep" in window.actions_.stop.toolTip()
+
+
+def test_a_run_that_cannot_begin_leaves_the_one_before(window, tmp_path, qtbot):
+    small(window, qtbot, steps=2)
+    with qtbot.waitSignal(window.controller.ended, timeout=A_RUN_MS):
+        press(window, "tool_run", qtbot)
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where a folder should be")
+    window.settings.out_folder = blocked
+    with qtbot.waitSignal(window.controller.ended, timeout=A_RUN_MS) as ended:
+        press(window, "tool_run", qtbot)
+    assert ended.args[0].problem and ended.args[0].results is None
+    assert summary(window)["method"][:2] == ["mebp", "mesp"]
+    assert part(window, QToolButton, "tool_export results").isEnabled()
+    assert part(window, QToolButton, "tool_export adapter").isEnabled()
+
+
+def test_a_file_that_was_changed_is_shown_as_it_is_trained_on(window, tmp_path, qtbot):
+    data = tmp_path / "mine.jsonl"
+
+    def write(count):
+        data.write_text(
+            "\n".join(json.dumps({"text": f"words {number} to learn, again and again"}) for number in range(count))
+        )
+
+    write(9)
+    drop(window, data)
+    qtbot.waitUntil(lambda: "9 samples" in part(window, QLabel, "data_status").text(), timeout=20_000)
+    write(20)
+    small(window, qtbot, steps=1)
+    with qtbot.waitSignal(window.controller.ended, timeout=A_RUN_MS):
+        window.run()
+    assert "20 samples" in part(window, QLabel, "data_status").text()
+
+
+def test_a_long_path_in_a_message_does_not_widen_the_window(window, qtbot):
+    before = window.width()
+    window.message_bar.show_message("error", "/" + "very-long-folder-name" * 40)
+    qtbot.wait(50)
+    assert window.width() == before and window.minimumSizeHint().width() <= before
+    assert window.message_bar.text.endswith("name")
+
+
+def test_copy_in_the_edit_menu_goes_to_the_widget_with_the_focus(window, qtbot):
+    window.view.log_tab.say("words to copy")
+    window.view.tabs.setCurrentWidget(window.view.log_tab)
+    log = window.view.log_tab.text
+    log.setFocus()
+    actions = {
+        action.text().replace("&", ""): action for menu in window.menuBar().actions() for action in menu.menu().actions()
+    }
+    actions["Select All"].trigger()
+    actions["Copy"].trigger()
+    assert "words to copy" in QApplication.clipboard().text()
+
+
 def test_a_killed_worker_is_a_message_and_the_other_method_goes_on(window, qtbot):
     small(window, qtbot, steps=15)
     with qtbot.waitSignal(window.controller.stepped, timeout=A_RUN_MS):
@@ -243,129 +243,3 @@ def test_closing_while_running_can_be_thought_better_of(window, qtbot):
     with qtbot.waitSignal(window.controller.stepped, timeout=A_RUN_MS):
         pass
     assert window.isVisible() and window.controller.is_running
-
-
-def test_a_wrong_value_is_marked_and_run_says_why_not(window, qtbot):
-    qtbot.waitUntil(lambda: window.actions_.run.isEnabled(), timeout=20_000)
-    type_into(window, "rank", "0", qtbot)
-    qtbot.waitUntil(lambda: not window.actions_.run.isEnabled(), timeout=2000)
-    assert "whole number from 1" in part(window, QLabel, "error_rank").text()
-    assert part(window, QLabel, "error_rank").isVisible()
-    assert "ank" in window.actions_.run.toolTip()
-    window.actions_.run.trigger()
-    assert not window.controller.is_running
-    type_into(window, "rank", "4", qtbot)
-    qtbot.waitUntil(lambda: window.actions_.run.isEnabled(), timeout=20_000)
-    assert not part(window, QLabel, "error_rank").isVisible()
-
-
-def test_a_length_beyond_the_models_is_refused(window, qtbot):
-    qtbot.waitUntil(lambda: window.actions_.run.isEnabled(), timeout=20_000)
-    type_into(window, "seq_len", "1000000", qtbot)
-    qtbot.waitUntil(lambda: not window.actions_.run.isEnabled(), timeout=5000)
-    assert "allows up to" in part(window, QLabel, "error_seq_len").text()
-
-
-def test_a_broken_data_file_shows_line_and_reason(window, tmp_path, qtbot):
-    broken = tmp_path / "mine.jsonl"
-    rows = [json.dumps({"text": "good"})] * 6 + ['{"text": "unfinis']
-    broken.write_text("\n".join(rows))
-    drop(window, broken)
-    qtbot.waitUntil(lambda: not window.actions_.run.isEnabled(), timeout=20_000)
-    qtbot.waitUntil(lambda: "line 7" in window.actions_.run.toolTip(), timeout=20_000)
-    assert "line 7" in visible_text(window.view.data_tab) and "broken JSON" in visible_text(window.view.data_tab)
-
-
-def visible_text(widget):
-    labels = [label.text() for label in widget.findChildren(QLabel) if not label.isHidden()]
-    views = [view.toPlainText() for view in widget.findChildren(QWidget) if hasattr(view, "toPlainText")]
-    return "\n".join(labels + views)
-
-
-def drop(window, *paths):
-    mime = QMimeData()
-    mime.setUrls([QUrl.fromLocalFile(str(path)) for path in paths])
-    buttons, modifiers = Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier
-    window.dropEvent(QDropEvent(QPointF(50, 50), Qt.DropAction.CopyAction, mime, buttons, modifiers))
-
-
-def test_a_model_folder_and_a_data_file_can_be_dropped(window, tiny_copy, tmp_path, qtbot):
-    data = tmp_path / "mine.jsonl"
-    data.write_text("\n".join(json.dumps({"text": "a few words to learn, again and again"}) for _ in range(9)))
-    drop(window, tiny_copy, data)
-    with qtbot.waitSignal(window.panel.prepared, timeout=20_000):
-        pass
-    experiment = window.panel.experiment()
-    assert experiment.config.model == str(tiny_copy) and experiment.config.data == str(data)
-    assert len(window.findChild(QWidget, "data").currentText()) > 0
-    drop(window, tmp_path / "notes.txt")
-    assert "neither a .jsonl data file nor a model folder" in window.message_bar.text
-
-
-def test_open_dialog_takes_any_file_of_a_model(window, tiny_copy, qtbot):
-    window.actions_.open.trigger()
-    dialog = part(window, QFileDialog, "open_dialog")
-    dialog.selectFile(str(tiny_copy / "config.json"))
-    dialog.accept()
-    qtbot.waitUntil(lambda: window.panel.experiment() and window.panel.experiment().config.model == str(tiny_copy))
-
-
-def test_settings_and_the_last_experiment_survive_a_restart(open_window, store, qtbot):
-    window = open_window()
-    window.resize(790, 700)  # within the offscreen screen
-    small(window, qtbot, steps=7)
-    before = window.panel.experiment()
-    assert before.config.steps == 7
-    window.close()
-    again = open_window()
-    assert again.panel.experiment() == before
-    assert (again.width(), again.height()) == (790, 700)
-
-
-def test_nothing_of_a_broken_settings_file_keeps_the_window_from_opening(open_window, store):
-    store.setValue("experiment", '{"config": {"model": 5}}')
-    store.setValue("layout/window", "nonsense")
-    store.setValue("recent_models", "nonsense")
-    window = open_window()
-    assert window.panel.experiment().config.replace(method="mebp") == RunConfig(method="mebp")
-
-
-def test_a_defect_is_told_and_the_window_lives_on(window):
-    window.report_unexpected(ZeroDivisionError("nought"))
-    assert "Unexpected ZeroDivisionError: nought" in window.message_bar.text
-    assert "ZeroDivisionError" in visible_text(window.view.log_tab)
-
-
-def test_text_size_and_appearance_apply_at_once(window, qtbot):
-    before = part(window, QLabel, "footprint").font().pointSizeF()
-    window.settings.text_size = 150
-    window.settings.appearance = "dark"
-    window.apply_settings()
-    footprint = part(window, QLabel, "footprint")
-    qtbot.waitUntil(lambda: footprint.font().pointSizeF() == pytest.approx(1.5 * before), timeout=1000)
-    assert window.palette().window().color().lightness() < 100
-
-
-def test_results_of_a_run_that_cannot_be_written_are_a_message(window, tmp_path, qtbot):
-    blocked = tmp_path / "blocked"
-    blocked.write_text("a file where a folder should be")
-    window.settings.out_folder = blocked
-    small(window, qtbot)
-    with qtbot.waitSignal(window.controller.ended, timeout=A_RUN_MS):
-        press(window, "tool_run", qtbot)
-    assert "cannot be written to" in window.message_bar.text
-    assert not children()
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks into /proc")
-def test_no_descriptor_is_left_open(window, qtbot):
-    small(window, qtbot, steps=1)
-
-    def run():
-        with qtbot.waitSignal(window.controller.ended, timeout=A_RUN_MS):
-            press(window, "tool_run", qtbot)
-        time.sleep(0.2)
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    first = run()
-    assert run() <= first + 2

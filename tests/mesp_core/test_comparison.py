@@ -79,7 +79,8 @@ class TestFourMethods:
 class TestTheFile:
     def test_it_comes_back_as_it_was(self, compared, stored):
         loaded = Results.load(compared[0].out / RESULTS_FILE)
-        assert loaded.to_dict() == stored == compared[0].results.to_dict()
+        for results in (loaded, compared[0].results):
+            assert json.loads("".join(results.to_json())) == stored
 
     def test_it_holds_what_others_build_on(self, stored):
         assert stored["schema"] == 1 and stored["paper"] == []
@@ -346,3 +347,32 @@ def test_the_papers_rows_stand_beneath_ours_in_the_table(compared):
         ["mebp (paper, iPhone 17 Pro)", "0.680", "–", "–", "360.8", "–", "–", "–", "–"],
         ["mesp (paper, iPhone 17 Pro)", "0.860", "–", "–", "136.2", "–", "–", "–", "–"],
     ]
+
+
+@pytest.mark.parametrize("interleave", [False, True])
+def test_results_that_cannot_be_written_cost_no_training(small_config, tmp_path, monkeypatch, interleave):
+    monkeypatch.setattr("mesp_core.comparison.SAVE_EVERY_S", 0.0)
+    config = small_config(steps=6)
+    comparison = Comparison(config, ["mebp", "mesp"], prepare(config), claim_out(tmp_path / "out"), interleave=interleave)
+    heard = []
+    for event in comparison.run():
+        heard.append(event)
+        if isinstance(event, events.Step) and event.step == 2 and not (comparison.out / RESULTS_FILE).is_dir():
+            (comparison.out / RESULTS_FILE).unlink(missing_ok=True)
+            (comparison.out / RESULTS_FILE).mkdir()  # what a name that cannot be written looks like
+    assert {method: result.outcome.kind for method, result in comparison.results.methods.items()} == {
+        "mebp": "finished",
+        "mesp": "finished",
+    }
+    assert all((comparison.adapter_folder(method) / "adapters.safetensors").is_file() for method in ("mebp", "mesp"))
+    assert "cannot be written" in comparison.problem
+    warnings = [event for event in heard if isinstance(event, events.Log) and event.level == "warning"]
+    assert len(warnings) == 1 and "cannot be written" in warnings[0].message
+
+
+def test_a_diverged_loss_leaves_a_results_file_that_is_json(tmp_path, strict_json, compared):
+    results = Results({}, {})
+    step = next(event for event in compared[1] if isinstance(event, events.Step))
+    results.add(replace(step, loss=float("nan")))
+    results.save(tmp_path / "results.json")
+    assert strict_json((tmp_path / "results.json").read_text())["methods"][step.method]["steps"][0]["loss"] is None

@@ -19,6 +19,12 @@ def test_a_length_the_model_was_not_made_for(small_config):
         prepare(too_long)
 
 
+def test_a_name_that_cannot_be_names_a_file_that_does_not_exist(small_config):
+    for name in ("~no-such-person/x.jsonl", "n" * 300):
+        with pytest.raises(UsageError, match=rf"{name} does not exist; check the path"):
+            prepare(small_config(data=name))
+
+
 def test_tokenising_tells_progress_and_can_be_cancelled(small_config, tmp_path):
     class Cancelled(Exception):
         pass

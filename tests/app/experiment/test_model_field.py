@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QFileDialog, QLineEdit
 
 from app.background import Cancelled
 from app.experiment.facts import find as find_model
+from app.plain import plain_tooltip
 from mesp_core.errors import MespError
 from mesp_core.models.synthetic import GEOMETRIES
 
@@ -69,7 +70,7 @@ def test_a_typed_folder_counts_once_enter_is_pressed(make_model, qtbot, tiny_cop
     qtbot.waitUntil(lambda: field.found is not None)
     assert field.found.source.path == tiny_copy
     assert str(tiny_copy) in items(field.box)  # can be picked again
-    assert line.toolTip() == f"<qt>{tiny_copy}</qt>"
+    assert line.toolTip() == plain_tooltip(str(tiny_copy))
 
 
 def test_nothing_is_completed_by_itself(make_model, qtbot):

@@ -1,82 +1,14 @@
 """One live plot, driven with mouse and keyboard."""
 
-import math
-
 import pytest
-from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
-from PySide6.QtGui import QColor, QPalette, QWheelEvent
-from PySide6.QtWidgets import QApplication, QLabel, QWidget
+from plot_driver import METHODS, SIX, add, distance, drag, hover, middle, place_of, ranges, wheel
+from PySide6.QtCore import QEvent, QPoint, Qt
+from PySide6.QtGui import QColor, QPalette
+from PySide6.QtWidgets import QApplication, QLabel
 
-from app.plots.legend import Legend
 from app.plots.live_plot import LivePlot
 from app.plots.quantity import Quantity
 from app.theme import method_color, set_appearance
-
-METHODS = ("mebp", "mesp")
-
-
-@pytest.fixture
-def plot(qtbot):
-    """A shown plot with ten points of each method."""
-    made = LivePlot("Loss", Quantity("step", whole=True), Quantity("loss", "nats per token", 4), "Press Run")
-    qtbot.addWidget(made)
-    made.resize(500, 300)
-    with qtbot.waitExposed(made):
-        made.show()
-    made.begin(METHODS)
-    add(made, 1, 10)
-    return made
-
-
-def add(plot, first, last, value=None):
-    for step in range(first, last + 1):
-        for method in METHODS:
-            plot.add(method, step, 10 / step if value is None else value)
-    plot.draw()
-
-
-def ranges(plot):
-    return [tuple(axis) for axis in plot.canvas.getViewBox().viewRange()]
-
-
-def middle(plot):
-    return plot.canvas.getViewBox().sceneBoundingRect().center().toPoint()
-
-
-def wheel(plot, clicks=1):
-    at = QPointF(middle(plot))
-    event = QWheelEvent(
-        at,
-        plot.canvas.viewport().mapToGlobal(at),
-        QPoint(),
-        QPoint(0, 120 * clicks),
-        Qt.MouseButton.NoButton,
-        Qt.KeyboardModifier.NoModifier,
-        Qt.ScrollPhase.NoScrollPhase,
-        False,
-    )
-    QApplication.sendEvent(plot.canvas.viewport(), event)
-
-
-def drag(qtbot, plot, by):
-    viewport, start = plot.canvas.viewport(), middle(plot)
-    qtbot.mousePress(viewport, Qt.MouseButton.LeftButton, pos=start)
-    for part in range(1, 6):
-        qtbot.mouseMove(viewport, start + by * part / 5)
-        qtbot.wait(15)  # pyqtgraph takes no more than 100 moves a second
-    qtbot.mouseRelease(viewport, Qt.MouseButton.LeftButton, pos=start + by)
-
-
-def hover(qtbot, plot, at):
-    qtbot.mouseMove(plot.canvas.viewport(), at - QPoint(3, 3))
-    qtbot.wait(15)
-    qtbot.mouseMove(plot.canvas.viewport(), at)
-
-
-def place_of(plot, x):
-    view = plot.canvas.getViewBox()
-    low, high = view.viewRange()[1]
-    return view.mapViewToScene(QPointF(x, (low + high) / 2)).toPoint()
 
 
 def test_all_points_are_in_view_while_it_follows(plot):
@@ -133,26 +65,6 @@ def test_a_new_run_follows_again_and_forgets_the_old(plot):
     assert ranges(plot)[1][0] < 3.0 < ranges(plot)[1][1]
 
 
-def test_a_diverged_loss_breaks_neither_curve_nor_range(plot):
-    for method, value in (("mebp", math.nan), ("mesp", math.inf)):
-        for step in range(11, 31):
-            plot.add(method, step, value)
-    plot.draw()
-    (left, right), (low, high) = ranges(plot)
-    assert all(map(math.isfinite, (left, right, low, high)))
-    assert right >= 30 and high < 12
-    assert plot.legend.values() == {"mebp": "not finite", "mesp": "not finite"}
-    plot.grab()
-
-
-def test_only_lost_values_draw_an_empty_plot(plot):
-    plot.begin(METHODS)
-    plot.add("mebp", 1, math.nan)
-    plot.draw()
-    plot.grab()
-    assert all(map(math.isfinite, (*ranges(plot)[0], *ranges(plot)[1])))
-
-
 def test_a_single_point_is_seen(plot):
     plot.begin(["mesp"])
     before = plot.canvas.grab().toImage()
@@ -165,19 +77,45 @@ def test_a_single_point_is_seen(plot):
     assert method_color("mesp") not in [before.pixelColor(pixel) for pixel in near]
 
 
-def test_curves_that_coincide_are_both_seen(qtbot):
+@pytest.mark.parametrize("count", [2, 4, 6])
+@pytest.mark.parametrize("points", [100, 1000])  # smoothed and not
+@pytest.mark.parametrize("appearance", ["light", "dark"])
+def test_curves_that_coincide_are_all_seen(qtbot, appearance, points, count):
+    set_appearance(appearance)
     plot = LivePlot("Loss", Quantity("step", whole=True), Quantity("loss"), nested=True)
     qtbot.addWidget(plot)
     plot.resize(500, 300)
     plot.show()
-    plot.begin(METHODS)
-    for step in range(1, 1001):
-        for method in METHODS:
-            plot.add(method, step, 1.0)
+    methods = SIX[:count]
+    plot.begin(methods)
+    for step in range(1, points + 1):
+        for method in methods:
+            plot.add(method, step, 1.0 + step / points)
     plot.draw()
-    image, at = plot.canvas.grab().toImage(), place_of(plot, 500.5)
-    column = {image.pixelColor(at.x(), at.y() + offset).name() for offset in range(-4, 5)}
-    assert {method_color(method).name() for method in METHODS} <= column
+    image, at = plot.canvas.grab().toImage(), place_of(plot, points / 2)
+    near = [image.pixelColor(at.x() + x, at.y() + y) for x in range(-8, 9) for y in range(-12, 13)]
+    inks = {method: method_color(method, methods) for method in methods}
+    ground = plot.palette().color(QPalette.ColorRole.Base)
+    for method, ink in inks.items():
+        own = [pixel for pixel in near if distance(pixel, ink) < 60]
+        others = [other for name, other in inks.items() if name != method] + [ground]
+        assert any(distance(pixel, ink) < min(distance(pixel, other) for other in others) for pixel in own), method
+
+
+def test_a_line_that_nothing_hides_is_as_thin_as_in_the_other_plots(qtbot):
+    thickness = []
+    for nested in (True, False):
+        plot = LivePlot("Loss", Quantity("step", whole=True), Quantity("loss"), nested=nested)
+        qtbot.addWidget(plot)
+        plot.show()
+        plot.begin(["mesp"])
+        for step in range(1, 1001):
+            plot.add("mesp", step, 1.013)  # beside the lines of the grid
+        plot.draw()
+        image, at = plot.canvas.grab().toImage(), place_of(plot, 500)
+        column = [image.pixelColor(at.x(), y) for y in range(image.height())]
+        thickness.append(column.count(method_color("mesp")))
+    assert thickness[0] == thickness[1] in (1, 2)
 
 
 def test_of_100_000_points_only_what_the_width_can_show_is_drawn(plot):
@@ -193,10 +131,10 @@ def test_the_value_under_the_mouse_is_read_out_and_goes_with_the_mouse(qtbot, pl
     hover(qtbot, plot, place_of(plot, 4.2))
     assert plot.readout.isVisible()
     assert plot.readout.text() == "step 4\nmebp: 2.5000\nmesp: 2.5000"
-    assert plot.canvas.rect().contains(plot.readout.geometry())
+    assert plot.rect().contains(plot.readout.geometry())
     hover(qtbot, plot, place_of(plot, 10))
     assert plot.readout.text().startswith("step 10\n")
-    assert plot.canvas.rect().contains(plot.readout.geometry())
+    assert plot.rect().contains(plot.readout.geometry())
     QApplication.sendEvent(plot.canvas, QEvent(QEvent.Type.Leave))
     assert not plot.readout.isVisible()
 
@@ -213,16 +151,6 @@ def test_a_method_is_not_read_out_where_it_has_no_points(qtbot, plot):
     plot.draw()
     hover(qtbot, plot, place_of(plot, 60))
     assert plot.readout.text() == "step 60\nmesp: 1.0000"
-
-
-def test_the_axes_say_what_and_in_which_unit_and_steps_have_no_fractions(plot):
-    texts = {axis: plot.canvas.getPlotItem().getAxis(axis) for axis in ("bottom", "left")}
-    assert texts["bottom"].label.toPlainText().strip() == "step"
-    assert texts["left"].label.toPlainText().strip() == "loss (nats per token)"
-    assert texts["bottom"].tickSpacing(1, 3, 400) == [(1.0, 0.0)]
-    spacing = texts["left"].tickSpacing(0, 1, 40)[0][0]
-    assert spacing * 40 >= 20  # two labels of a low axis do not lie on each other
-    assert not any(axis.autoSIPrefix for axis in texts.values())
 
 
 def test_right_click_opens_no_menu(qtbot, plot):
@@ -270,37 +198,3 @@ def test_light_and_dark_recolour_everything_at_once(plot, palette_back):
         assert any(swatch.pixelColor(x, swatch.height() // 2) == method_color("mebp") for x in range(30))
         seen.append((base.name(), method_color("mesp").name(), QColor(left.textPen().color()).name()))
     assert all(light != dark for light, dark in zip(*seen, strict=True))
-
-
-def test_text_follows_the_font(plot):
-    bottom = plot.canvas.getPlotItem().getAxis("bottom")
-    before = bottom.height()
-    font = plot.font()
-    font.setPointSize(font.pointSize() * 2)
-    plot.setFont(font)
-    QApplication.processEvents()
-    assert bottom.style["tickFont"].pointSize() == font.pointSize()
-    assert bottom.height() > 1.5 * before
-
-
-def test_a_narrow_legend_goes_on_below_and_shortens_names_at_last(qtbot):
-    window = QWidget()
-    qtbot.addWidget(window)
-    legend = Legend(window)
-    name = "autodiff:grad-checkpoint"
-    legend.begin(["mebp", name], method_color)
-    for method in ("mebp", name):
-        legend.show_value(method, "1.2345")
-    wide = legend.sizeHint().width() + 20
-    window.resize(wide, 200)
-    window.show()
-    heights = []
-    for width in (wide, wide * 2 // 3, 24 * legend.fontMetrics().averageCharWidth()):
-        legend.setGeometry(0, 0, width, legend.heightForWidth(width))
-        QApplication.processEvents()
-        heights.append(legend.heightForWidth(width))
-        shown = [label for label in legend.findChildren(QLabel) if label.isVisible()]
-        assert all(legend.rect().contains(label.geometry().translated(label.parent().pos())) for label in shown)
-    assert heights[0] < heights[1] == heights[2]
-    short = next(label for label in legend.findChildren(QLabel) if label.text().startswith("au"))
-    assert "…" in short.text() and name in short.toolTip()

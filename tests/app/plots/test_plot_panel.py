@@ -6,7 +6,7 @@ import time
 import pytest
 from PySide6.QtCore import QRect
 from PySide6.QtGui import QImage, QPalette
-from PySide6.QtWidgets import QLabel
+from PySide6.QtWidgets import QApplication, QLabel
 
 from app.plots.live_plot import LivePlot
 from app.plots.panel import PlotPanel
@@ -38,7 +38,7 @@ def test_ten_thousand_events_cause_a_handful_of_redraws(qtbot, panel, monkeypatc
     for number in range(1, 10_001):
         panel.add_memory(events.Memory("mebp", number * 0.1, 100.0))
         panel.add_step(step("mebp", number, 1.0 + 1 / number, number * 0.1))
-    qtbot.waitUntil(lambda: panel.loss.legend.values()["mebp"] == "1.0001")
+    qtbot.waitUntil(lambda: panel.loss.legend.values()["mebp"] == "1.0001 · 0.500 s")
     qtbot.wait(100)
     assert len(drawn) <= 2 * 3
     assert len(panel.loss.curves["mebp"].points) == len(panel.memory.curves["mebp"].marks) == 10_000
@@ -63,11 +63,27 @@ def test_legends_show_the_values_of_now(panel):
         panel.add_step(step("mebp", number, 3.0 - number / 2, float(number)))
     panel.add_memory(events.Memory("mebp", 4.0, 50.0))
     panel.draw()
-    assert panel.loss.legend.values() == {"mebp": "1.5000", "mesp": "–"}
-    assert panel.step_time.legend.values() == {"mebp": "0.500 s", "mesp": "–"}
+    QApplication.processEvents()  # the legend makes room for what it has to show
+    assert panel.loss.legend.values() == {"mebp": "1.5000 · 0.500 s", "mesp": "–"}
     assert panel.memory.legend.values() == {"mebp": "now 50.0 · peak 300.0 MB", "mesp": "–"}
     shown = {label.text() for label in panel.memory.findChildren(QLabel) if label.isVisible()}
     assert {"mebp", "mesp", "now 50.0 · peak 300.0 MB", "allocator peak of a step", "footprint peak"} <= shown
+
+
+def test_of_a_worker_that_is_gone_the_legend_shows_only_the_peak(qtbot, panel):
+    for method in ("mebp", "mesp"):
+        panel.add_memory(events.Memory(method, 1.0, 120.0))
+        panel.add_memory(events.Memory(method, 2.0, 90.0))
+        panel.add_step(step(method, 1, t_s=2.0))
+    panel.end_method("mebp")
+    qtbot.waitUntil(lambda: panel.memory.legend.values()["mebp"] == "peak 120.0 MB")
+    assert panel.memory.legend.values()["mesp"] == "now 90.0 · peak 120.0 MB"
+    assert panel.loss.legend.values()["mebp"] == "2.0000 · 0.500 s"
+    panel.begin(["mebp", "mesp"])
+    panel.end_method("mesp")  # before anything came of it
+    panel.add_memory(events.Memory("mebp", 1.0, 50.0))
+    panel.draw()
+    assert panel.memory.legend.values() == {"mebp": "now 50.0 · peak 50.0 MB", "mesp": "–"}
 
 
 def test_the_dashed_line_lies_at_the_footprint_peak_of_samples_and_steps(panel):
@@ -116,7 +132,7 @@ def test_a_diverged_run_is_drawn(panel):
     panel.add_step(step("mesp", 1, math.inf))
     panel.draw()
     panel.grab()
-    assert panel.loss.legend.values() == {"mebp": "not finite", "mesp": "not finite"}
+    assert panel.loss.legend.values() == {"mebp": "not finite · 0.500 s", "mesp": "not finite · 0.500 s"}
 
 
 def test_begin_forgets_the_last_run(qtbot, panel):
@@ -150,6 +166,87 @@ def test_loss_stands_over_step_time_and_memory_beside_them(panel):
     assert lefts[0] == lefts[1]
 
 
+FOUR = ["mebp", "mesp", "mesp-store-h", "autodiff:grad-checkpoint"]
+SIX = [*FOUR, "autodiff", "mebp:weights=resident"]
+
+
+def scaled(application, percent):
+    font = application.font()
+    font.setPointSizeF(font.pointSizeF() * percent / 100)
+    application.setFont(font)
+
+
+def run(panel, methods, steps=40):
+    panel.begin(methods)
+    for method in methods:
+        for number in range(1, steps + 1):
+            panel.add_memory(events.Memory(method, 1.0 * number, 1300.0 + number))
+            panel.add_step(step(method, number, 3.0 / number, 1.0 * number, 1444.4, 1111.1))
+    panel.draw()
+    for _ in range(5):  # what is told changes what has to have room
+        QApplication.processEvents()
+
+
+@pytest.mark.parametrize("methods", [FOUR[:1], FOUR[:2], FOUR, SIX], ids=len)
+@pytest.mark.parametrize("percent", [100, 200])
+def test_at_its_smallest_everything_can_be_read(qtbot, qapp, percent, methods):
+    scaled(qapp, percent)
+    panel = PlotPanel()
+    qtbot.addWidget(panel)
+    panel.show()
+    panel.resize(1, 1)
+    run(panel, methods)
+    panel.resize(panel.minimumSizeHint())
+    QApplication.processEvents()
+    assert panel.size() == panel.minimumSizeHint()
+    for label in panel.findChildren(QLabel):
+        if label.isVisible() and label.text() and not label.wordWrap():
+            place = QRect(label.mapTo(panel, label.rect().topLeft()), label.size())
+            assert label.width() >= label.fontMetrics().size(0, label.text()).width(), label.text()
+            assert label.height() >= label.fontMetrics().height() - 1
+            assert label.visibleRegion().boundingRect() == label.rect(), label.text()
+            assert panel.rect().contains(place)
+    line = panel.fontMetrics().height()
+    for plot, lines in ((panel.loss, 4), (panel.step_time, 3), (panel.memory, 6)):
+        view = plot.canvas.getViewBox().sceneBoundingRect()
+        assert view.height() >= lines * line - 2 and view.width() > 4 * line
+        viewport = plot.canvas.viewport()
+        assert viewport.size() == plot.canvas.size() and viewport.visibleRegion().boundingRect() == viewport.rect()
+        for name in ("left", "bottom"):
+            label = plot.canvas.getPlotItem().getAxis(name).label
+            if label.isVisible():
+                place = label.mapRectToScene(label.boundingRect().adjusted(4, 4, -4, -4))  # less its margin
+                assert plot.canvas.sceneRect().contains(place), label.toPlainText()
+
+
+@pytest.mark.parametrize("methods", [FOUR, SIX], ids=len)
+def test_it_fits_a_small_screen_together_with_the_rest_of_the_window(qtbot, panel, methods):
+    run(panel, methods)
+    smallest, line = panel.minimumSizeHint(), panel.fontMetrics().height()
+    assert smallest.width() <= 1024 - 330 - 20
+    assert smallest.height() <= 24 * line  # of 700 pixels at 14 a line, 180 are the tabs, and bars and strip another 170
+
+
+def test_it_fits_1280_by_800_with_text_twice_as_large(qtbot, qapp):
+    scaled(qapp, 200)
+    panel = PlotPanel()
+    qtbot.addWidget(panel)
+    panel.show()
+    run(panel, FOUR)
+    smallest = panel.minimumSizeHint()
+    assert smallest.width() <= 66 * panel.fontMetrics().averageCharWidth()
+    assert smallest.height() <= 17 * panel.fontMetrics().height()
+
+
+def test_a_larger_font_makes_the_smallest_size_larger_at_once(qtbot, qapp, panel):
+    run(panel, FOUR)
+    before = panel.minimumSizeHint()
+    scaled(qapp, 200)
+    QApplication.processEvents()
+    assert panel.minimumSizeHint().height() > 1.8 * before.height()
+    assert panel.minimumSizeHint().width() > 1.8 * before.width()
+
+
 def test_the_picture_is_twice_as_large_on_the_same_ground_without_the_buttons(panel, tmp_path):
     for number in range(1, 20):
         panel.add_memory(events.Memory("mebp", float(number), 100.0))
@@ -172,15 +269,15 @@ def test_the_picture_is_twice_as_large_on_the_same_ground_without_the_buttons(pa
 
 def test_lines_of_the_picture_are_as_wide_as_on_the_screen(panel):
     for number in range(1, 2000):
-        panel.add_memory(events.Memory("mebp", float(number), 100.0))
+        panel.add_memory(events.Memory("mebp", float(number), 137.0))  # beside the lines of the grid
     panel.memory.raise_peak("mebp", 400.0)
     panel.draw()
     shown, picture = panel.grab().toImage(), QImage.fromData(panel.png())
     place = panel.memory.canvas.mapTo(panel, panel.memory.canvas.rect().center())
 
     def thickness(image, scale):
-        below = range(image.height() // 2, image.height())
-        return sum(image.pixelColor(place.x() * scale, y) == method_color("mebp") for y in below)
+        lower = range(image.height() // 2, image.height())
+        return sum(image.pixelColor(place.x() * scale, y) == method_color("mebp") for y in lower)
 
     assert 1 <= thickness(shown, 1) < thickness(picture, 2)
     assert panel.grab().toImage() == shown

@@ -90,9 +90,25 @@ def test_the_nearest_point(x, nearest):
     assert series([10, 11, 12, 13]).nearest(x) == (nearest, 10 + nearest)
 
 
+def test_a_lost_mark_does_not_take_the_others_of_its_bucket_away():
+    values = np.ones(1_000)
+    values[::7] = math.nan
+    assert (series(values).peaks(0, 1_000, 20)[1] == 1.0).all()
+
+
+def test_a_point_without_a_place_is_left_out():
+    made = series([1.0, 2.0])
+    for x in (math.nan, math.inf):
+        made.add(x, 3.0)
+    assert (made.x.tolist(), made.bounds) == ([0.0, 1.0], Bounds(0.0, 1.0, 1.0, 2.0))
+
+
 def test_a_quantity_writes_its_values():
     memory = Quantity("memory", "MB", 1)
-    assert memory.label == "memory (MB)"
-    assert [memory.text(value) for value in (1.26, None, math.nan)] == ["1.3 MB", "–", "not finite"]
-    assert Quantity("loss", "nats per token", 4).text(2.0) == "2.0000"
-    assert Quantity("step").label == "step"
+    assert memory.labels == ("memory (MB)", "MB")
+    assert [memory.text(value) for value in (1.26, 1306.6, None, math.nan)] == ["1.3 MB", "1307 MB", "–", "not finite"]
+    loss = Quantity("loss", "nats per token", 4, short_unit="nats/token")
+    assert loss.labels == ("loss (nats per token)", "nats per token", "nats/token")
+    assert [loss.text(value) for value in (2.0, 1e12, -1.7e308)] == ["2.0000", "1e12", "-1.7e308"]
+    assert Quantity("step").labels == ("step",)
+    assert Quantity("step", whole=True).text(123_456_789) == "123456789"

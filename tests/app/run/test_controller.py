@@ -131,6 +131,41 @@ def test_a_method_that_crashes_leaves_the_other_its_results(controller, played, 
     assert len(end.results.methods["mesp"].steps) == 3
 
 
+def test_results_that_could_not_be_written_are_the_problem(controller, played, experiment, tmp_path, qtbot):
+    played.problem = "results.json cannot be written: No space left on device."
+    with qtbot.waitSignal(controller.ended, timeout=5000) as ended:
+        controller.start(experiment, tmp_path)
+    assert "No space left" in ended.args[0].problem and list(ended.args[0].methods) == ["mebp", "mesp"]
+
+
+def test_what_was_done_before_a_defect_is_kept(controller, played, experiment, tmp_path, qtbot):
+    usual = played._method
+
+    def second_breaks(self, method):
+        if method == "mesp":
+            raise ZeroDivisionError("nought")
+        yield from usual(self, method)
+
+    played._method = second_breaks
+    with qtbot.waitSignal(controller.ended, timeout=5000) as ended:
+        controller.start(experiment, tmp_path)
+    (end,) = ended.args
+    assert "ZeroDivisionError" in end.problem and end.methods["mebp"].kind == "finished"
+
+
+def test_a_second_stop_does_not_kill(controller, played, experiment, tmp_path, qtbot):
+    killed = []
+    played.kill = lambda self: killed.append(1)
+    played.gate = threading.Event()
+    with qtbot.waitSignal(controller.loaded, timeout=5000):
+        controller.start(experiment, tmp_path)
+    controller.stop()
+    controller.stop()
+    with qtbot.waitSignal(controller.ended, timeout=5000):
+        played.gate.set()
+    assert not killed
+
+
 def test_a_defect_in_the_comparison_ends_the_run_with_a_sentence(controller, played, experiment, tmp_path, qtbot):
     def broken(self, method):
         yield from ()
@@ -167,3 +202,15 @@ def test_interleaving_is_passed_on(controller, played, experiment, tmp_path, qtb
     with qtbot.waitSignal(controller.ended, timeout=5000):
         controller.start(Experiment(experiment.config, experiment.methods, True), tmp_path)
     assert seen == [True]
+
+
+def test_stop_works_even_where_preparing_hangs_for_good(played, experiment, tmp_path, qtbot):
+    never = threading.Event()
+    controller = RunController(prepare=lambda config, report: never.wait(), comparison=played)
+    controller.start(experiment, tmp_path)
+    with qtbot.waitSignal(controller.preparing, timeout=2000):
+        pass
+    with qtbot.waitSignal(controller.ended, timeout=3000) as ended:
+        controller.stop()
+    never.set()
+    assert ended.args[0].stopped and ended.args[0].results is None

@@ -13,6 +13,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 
 from app.background import Task
+from app.plain import plain_tooltip
+from app.tabs import error_view
 from app.tabs.data_tab import DataTab
 from app.tabs.raw_line import MAX_BYTES, place_of, raw_line
 from app.tabs.samples_model import SAMPLE_COLUMNS
@@ -120,7 +122,7 @@ def test_says_what_is_missing_before_there_are_data(tab):
 def test_shows_the_samples_and_the_facts_of_the_file(full, prepared):
     assert full.facts.text() == "chat · 250 samples of 260 rows · 10 skipped · 3 cut · at most 8 tokens a sample"
     assert "…" in full.file.text() and full.file.textFormat() == Qt.TextFormat.PlainText
-    assert "&lt;i&gt;name&lt;/i&gt;" in full.file.toolTip() and full.file.toolTip().startswith("<qt>")
+    assert full.file.toolTip() == plain_tooltip(str(prepared.data_file))
     shown = cells(full, 1)
     assert shown.pop("text").startswith(f"<|user|>{HTML}")
     assert shown == {"sample": "2", "line": "3", "roles": "user → assistant", "tokens": "8", "trained tokens": "4"}
@@ -312,6 +314,24 @@ def test_closing_ends_all_threads(full, load, qtbot):
     assert not any(task.isRunning() for task in tasks)
 
 
+def test_closing_does_not_wait_for_a_file_that_hangs(qtbot, prepared, monkeypatch):
+    hangs = threading.Event()
+    monkeypatch.setattr(error_view, "raw_line", lambda file, line, report: hangs.wait(30))
+    tab = DataTab(lambda *arguments, on_progress: hangs.wait(30))
+    qtbot.addWidget(tab, before_close_func=lambda tab: hangs.set())
+    tab.show()
+    for show, latest in (
+        (lambda: tab.show_data(prepared), tab._reading),
+        (lambda: tab.show_error("/a/file.jsonl, line 2: broken."), tab.error._reading),
+    ):
+        show()
+        (task,) = [latest._task]
+        qtbot.waitUntil(task.isRunning)
+        start = time.monotonic()
+        tab.close_background()
+        assert time.monotonic() - start < 2 and not task.isRunning()
+
+
 def test_real_data_through_the_real_preview(qtbot, tmp_path):
     from mesp_core.config import preset
     from mesp_core.prepare import prepare
@@ -357,7 +377,8 @@ def test_reads_one_line_of_a_file_of_any_size(tmp_path):
     assert line(1) == "first" and line(2) == "" and line(4) == "bad \ufffd byte" and line(6) == "last"
     assert calls and line(3).startswith("x" * MAX_BYTES + " … (") and line(5).startswith("ü" * (MAX_BYTES // 2) + " … (")
     assert line(7) is None and line(0) is None
-    assert raw_line(tmp_path, 1, lambda *_: None) is None and raw_line(tmp_path / "none", 1, lambda *_: None) is None
+    for name in (".", "none", "n" * 300):
+        assert raw_line(tmp_path / name, 1, lambda *_: None) is None
 
 
 def test_reading_a_line_can_be_cancelled(tmp_path):

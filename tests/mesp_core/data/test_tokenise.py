@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -170,6 +171,25 @@ def test_progress_is_told_from_the_callers_thread(plain_model, write):
     assert told == []  # nothing was to be done
 
 
+def test_reading_a_large_file_tells_how_far_it_is_and_can_be_cancelled(plain_model, tmp_path, cache, no_child):
+    no_child()
+    large, told = tmp_path / "large.jsonl", []
+    with large.open("wb") as file:
+        file.truncate(8 << 30)  # sparse: takes no room
+
+    def on_progress(message, fraction):
+        told.append((message, fraction, time.monotonic()))
+        if len(told) == 3:
+            raise InterruptedError  # not to be taken for one of the file's
+
+    with pytest.raises(InterruptedError):
+        tokenise(large, plain_model, seq_len=8, loss_on="all", on_progress=on_progress)
+    messages, fractions, times = zip(*told, strict=True)
+    assert set(messages) == {"Reading large.jsonl"}
+    assert 0 < fractions[0] < fractions[1] < fractions[2] < 1
+    assert all(0.1 <= b - a < 2 for a, b in pairwise(times))
+
+
 def test_cancelling_ends_the_child_and_leaves_nothing(plain_model, write, cache, slow_child):
     calls = []
 
@@ -250,6 +270,9 @@ def test_wrong_options_and_files_are_usage_errors(plain_model, write, tmp_path):
             tokenise(data, plain_model, **{"seq_len": 8, "loss_on": "all", **options})
     with pytest.raises(UsageError, match="does not exist; check the path"):
         tokenise(tmp_path / "none.jsonl", plain_model, seq_len=8, loss_on="all")
+    for name in ("n" * 300, "a\0b"):
+        with pytest.raises(UsageError, match="does not exist; check the path"):
+            tokenise(tmp_path / name, plain_model, seq_len=8, loss_on="all")
     with pytest.raises(UsageError, match="is a folder"):
         tokenise(tmp_path, plain_model, seq_len=8, loss_on="all")
 

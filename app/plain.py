@@ -2,16 +2,19 @@
 
 import html
 
-from PySide6.QtCore import QEvent, QPointF, QRect, QSize, Qt
+from PySide6.QtCore import QPointF, QSize, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPalette, QTextLayout, QTextOption
-from PySide6.QtWidgets import QLabel, QLineEdit, QSizePolicy, QStyle, QStyleOptionFrame, QStylePainter, QWidget
+from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.theme import level_color
 
 
 def plain_tooltip(text: str) -> str:
-    """A tooltip that shows `text` as it is, broken into lines: Qt would take one that looks like HTML for HTML."""
-    return f"<qt>{html.escape(text)}</qt>" if text else ""
+    """A tooltip that shows `text` as it is, blanks and line ends too, long lines broken; "" for none.
+
+    Qt would take a text that looks like HTML for HTML, and would never break the lines of one that does not.
+    """
+    return f'<qt style="white-space:pre-wrap">{html.escape(text)}</qt>' if text else ""
 
 
 class PlainLabel(QLabel):
@@ -75,30 +78,3 @@ class PlainLabel(QLabel):
             height += line.height()
         layout.endLayout()
         return layout, int(height + 0.999)
-
-
-class ElidedLineEdit(QLineEdit):
-    """A line edit whose text, while nobody edits it, is shortened in the middle: a path's end says most about it."""
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """As ever with the focus, or where all of it fits."""
-        option = QStyleOptionFrame()
-        self.initStyleOption(option)
-        rect = self._text_rect(option)
-        shown = self.fontMetrics().elidedText(self.text(), Qt.TextElideMode.ElideMiddle, rect.width())
-        if self.hasFocus() or shown == self.text():
-            super().paintEvent(event)
-            return
-        painter = QStylePainter(self)
-        painter.drawPrimitive(QStyle.PrimitiveElement.PE_PanelLineEdit, option)
-        painter.setPen(self.palette().color(QPalette.ColorRole.Text))
-        painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), shown)
-
-    def _text_rect(self, option: QStyleOptionFrame) -> QRect:
-        contents = self.style().subElementRect(QStyle.SubElement.SE_LineEditContents, option, self)
-        return contents.adjusted(2, 0, -2, 0)  # QLineEdit's own margin, which it does not tell
-
-
-def repaints(event: QEvent) -> bool:
-    """Whether a change event means other colours."""
-    return event.type() in (QEvent.Type.PaletteChange, QEvent.Type.StyleChange)
