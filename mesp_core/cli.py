@@ -17,7 +17,6 @@ from mesp_core.errors import MespError, UsageError
 from mesp_core.events import Error
 from mesp_core.methods.names import DESCRIPTIONS, parse_methods
 from mesp_core.terminal import Terminal
-from mesp_core.user_path import user_path
 
 # field -> (flag, what it is); the type follows from the field's default
 FLAGS = {
@@ -186,7 +185,7 @@ def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[s
     from mesp_core.out_folder import claim_out, default_out
     from mesp_core.prepare import prepare
 
-    folder = claim_out(user_path(options.out)) if options.out else default_out()
+    folder = claim_out(_as_typed(options.out)) if options.out else default_out()
     try:
         with Terminal(options.json) as terminal:
             prepared = prepare(config, terminal.progress)
@@ -211,6 +210,11 @@ def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[s
     return 1 if comparison.problem else 0
 
 
+def _as_typed(path: Path) -> Path:
+    """The path with `~` replaced, and shown as it was typed otherwise."""
+    return Path(os.path.expanduser(path))
+
+
 def _check(options: argparse.Namespace) -> int:
     from mesp_core.check import run_check
     from mesp_core.prepare import prepare
@@ -226,7 +230,7 @@ def _check(options: argparse.Namespace) -> int:
 def _data(options: argparse.Namespace) -> int:
     from mesp_core.data import wikitext2
 
-    out = user_path(options.out)
+    out = _as_typed(options.out)
     if out.exists():
         raise UsageError(f"--out: {out} already exists; name another file.")
     rows = wikitext2.build(out, options.split)

@@ -72,8 +72,9 @@ def test_two_hundred_steps_hold_no_more_than_twenty(make_job):
     assert session.outcome.kind == "finished" and len(steps) == 200
     readings = [step.footprint_end_mb for step in steps if step.step % 5 == 0 and step.step >= 20]
     half = len(readings) // 2
-    # A reading may be 2 MB up by what malloc has not given back yet, never down. 20 KB lost a step are 1.8 MB here.
-    assert min(readings[half:]) <= 1.02 * min(readings[:half]), readings
+    # A reading may be 2 MB up by what malloc has not given back yet, so the low ones count; the lowest may be an accident.
+    early, late = sorted(readings[:half])[1], sorted(readings[half:])[1]
+    assert late <= early + 1.0, readings  # 20 KB lost a step are 1.8 MB here
     # nor does what the allocator counts
     peaks = [max(step.allocator_peak_mb for step in steps[at : at + 20]) for at in (20, 100, 180)]
     assert all(b <= 1.05 * a for a, b in pairwise(peaks)), peaks
