@@ -6,30 +6,27 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QThread, Signal
 
+from app.patient import Cancelled, Report, patiently
 from mesp_core.errors import MespError
 
-Report = Callable[[str, float], None]
 Work = Callable[[Report], Any]
-
-
-class Cancelled(Exception):
-    """Raised inside the work, out of its `report`, once it is not wanted any more."""
 
 
 class Task(QThread):
     """One call of `work(report)`. `report(message, fraction)` tells progress and raises Cancelled after `cancel`.
 
-    Exactly one of `done`, `failed` and `dropped` is emitted.
+    One of `done` and `failed` is emitted, or none if it was cancelled. `message` is the progress until the work tells some.
+    Work that `may_hang`, as reading a file on a dead network mount, is given up half a second after `cancel`: `patiently`.
     """
 
     progress = Signal(str, float)
     done = Signal(object)
     failed = Signal(Exception)
-    dropped = Signal()
 
-    def __init__(self, work: Work, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, work: Work, message: str = "", may_hang: bool = True) -> None:
+        super().__init__()
         self._work: Work | None = work
+        self._message, self._may_hang = message, may_hang
         self._cancelled = False
 
     def cancel(self) -> None:
@@ -39,9 +36,9 @@ class Task(QThread):
     def run(self) -> None:
         """On the new thread."""
         try:
-            result = self._work(self._report)
+            result = patiently(self._work, self._report, self._message) if self._may_hang else self._work(self._report)
         except Cancelled:
-            self.dropped.emit()
+            pass  # nobody wants to know
         except Exception as error:
             self.failed.emit(error)
         else:
@@ -52,19 +49,24 @@ class Task(QThread):
     def _report(self, message: str, fraction: float) -> None:
         if self._cancelled:
             raise Cancelled
-        self.progress.emit(message, fraction)
+        if message:
+            self.progress.emit(message, fraction)
 
 
 class Latest(QObject):
-    """Runs one task at a time; a new one takes the place of the old, whose outcome is then never told."""
+    """Runs one task at a time; a new one takes the place of the old, whose outcome is then never told.
+
+    `may_hang` is that of its tasks.
+    """
 
     progress = Signal(str, float)
     done = Signal(object)
     failed = Signal(Exception)
     busy_changed = Signal(bool)
 
-    def __init__(self, parent: QObject | None = None) -> None:
+    def __init__(self, parent: QObject | None = None, may_hang: bool = True) -> None:
         super().__init__(parent)
+        self._may_hang = may_hang
         self._task: Task | None = None
         self._old: list[Task] = []  # not wanted any more, but not ended yet either
 
@@ -73,10 +75,10 @@ class Latest(QObject):
         """Whether a task whose outcome will be told is running."""
         return self._task is not None
 
-    def start(self, work: Work) -> None:
-        """Run `work(report)` in place of whatever runs now."""
+    def start(self, work: Work, message: str = "") -> None:
+        """Run `work(report)` in place of whatever runs now; `message` is its progress until it tells some."""
         self._drop()
-        task = self._task = Task(work)
+        task = self._task = Task(work, message, self._may_hang)
         # Bound methods and `sender`: a lambda that held the task would keep it, and its thread's shell, for good.
         task.progress.connect(self._on_progress)
         task.done.connect(self._on_done)

@@ -24,7 +24,8 @@ class Exports(QObject):
         super().__init__(parent)
         self._window, self._settings, self._plots = parent, settings, plots
         self.end: RunEnd | None = None
-        self._writing = Latest(self)  # 50,000 steps take seconds
+        # 50,000 steps take seconds; and what was asked for is written to its end, also when the window closes.
+        self._writing = Latest(self, may_hang=False)
         self._writing.done.connect(lambda file: self.saved.emit(f"The results are in {file}.", file.parent))
         self._writing.failed.connect(lambda error: self.failed.emit(sentence(error)))
 

@@ -1,15 +1,18 @@
-"""Waiting for work that may hang for good, such that giving up on it never does."""
+"""Waiting for work that may hang for good, such that giving up on it never does. No Qt."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from threading import Thread
 from typing import TypeVar
 
-from app.background import Cancelled, Report
-
 T = TypeVar("T")
+Report = Callable[[str, float], None]
 POLL_S = 0.05
 GRACE_S = 0.5  # enough for work that listens to end its child process and take away what is half done
+
+
+class Cancelled(Exception):
+    """Raised inside the work, out of its `report`, once it is not wanted any more."""
 
 
 def patiently(work: Callable[[Report], T], report: Report, message: str = "") -> T:

@@ -11,7 +11,6 @@ from PySide6.QtWidgets import QFileDialog, QProgressBar, QPushButton
 from app.background import Latest, sentence
 from app.experiment.fields import Field
 from app.experiment.place_box import PlaceBox
-from app.patient import patiently
 from app.plain import PlainLabel, plain_tooltip
 from mesp_core.cache import cache_dir
 from mesp_core.data.token_set import TokenSet
@@ -119,7 +118,7 @@ class DataField(Field):
         self._fetch.cancel()
         file = self._wikitext2
         if self.value() == str(file) and not os.path.isfile(file):
-            self._fetch.start(lambda report: patiently(lambda _: self._build(file), report))
+            self._fetch.start(lambda _: self._build(file))
         self._note()
 
     def _note(self, problem: str = "") -> None:

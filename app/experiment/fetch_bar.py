@@ -7,7 +7,6 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QVBoxLayout, QWidget
 
 from app.background import Latest, Report, sentence
-from app.patient import patiently
 from app.plain import PlainLabel
 
 STARTING = "Starting…"
@@ -76,7 +75,7 @@ class FetchBar(QWidget):
     def _start(self) -> None:
         model = self._model
         self._bar.setValue(0)
-        self._latest.start(lambda report: patiently(lambda told: self._fetch(model, told), report, STARTING))
+        self._latest.start(lambda report: self._fetch(model, report), STARTING)
 
     def _show_progress(self, message: str, fraction: float) -> None:
         self._say.set_text(message)

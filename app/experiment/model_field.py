@@ -11,7 +11,6 @@ from app.experiment.facts import Found, facts, find
 from app.experiment.fetch_bar import FetchBar
 from app.experiment.fields import Field
 from app.experiment.place_box import PlaceBox
-from app.patient import patiently
 from app.plain import PlainLabel
 from mesp_core.models.source import list_cached_models, resolve
 from mesp_core.models.synthetic import GEOMETRIES
@@ -67,9 +66,7 @@ class ModelField(Field):
         self.box.chosen.connect(self._choose)
         self.box.again.connect(self.look)
         self._list_later = QTimer(self, singleShot=True, interval=LIST_AFTER_MS)
-        self._list_later.timeout.connect(
-            lambda: self._listing.start(lambda report: patiently(lambda _: list_cached(), report))
-        )
+        self._list_later.timeout.connect(lambda: self._listing.start(lambda _: list_cached()))
         self._list_later.start()
 
     def value(self) -> str:
@@ -85,7 +82,7 @@ class ModelField(Field):
         model = self.value()
         self._fetch_bar.withdraw()
         self._note(says="Looking…")
-        self._lookup.start(lambda report: patiently(lambda _: self._find(model), report))
+        self._lookup.start(lambda _: self._find(model))
 
     def stop_fetching(self) -> None:
         """A run is about to fetch for itself."""

@@ -7,7 +7,6 @@ from typing import Any
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.background import Latest, Report
-from app.patient import patiently
 from mesp_core.config import RunConfig
 from mesp_core.data.rows import read_rows
 from mesp_core.data.tokenise import unreadable
@@ -43,7 +42,7 @@ class Preparation(QObject):
         self._timer = QTimer(self, singleShot=True, interval=quiet_ms)
         self._timer.timeout.connect(self._start)
         self._latest = Latest(self)
-        self._latest.progress.connect(lambda message, _: message and self.progress.emit(message))
+        self._latest.progress.connect(lambda message, _: self.progress.emit(message))
         self._latest.done.connect(lambda result: self._end(result, None))
         self._latest.failed.connect(lambda error: self._end(None, error))
 
@@ -91,7 +90,7 @@ class Preparation(QObject):
     def _start(self) -> None:
         config, whole = self._wanted
         work = self._prepare if whole else _read_first_row
-        self._latest.start(lambda report: patiently(lambda told: work(config, told), report))
+        self._latest.start(lambda report: work(config, report))
 
     def _end(self, result: Prepared | None, error: Exception | None) -> None:
         self._known = self._wanted

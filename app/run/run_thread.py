@@ -7,9 +7,9 @@ from pathlib import Path
 
 from PySide6.QtCore import QThread, Signal
 
-from app.background import Cancelled, sentence
+from app.background import sentence
 from app.experiment.experiment import Experiment
-from app.patient import patiently
+from app.patient import Cancelled, patiently
 from mesp_core import events
 from mesp_core.out_folder import OutFolder, default_out
 from mesp_core.prepare import Prepared

@@ -17,7 +17,6 @@ from PySide6.QtWidgets import (
 )
 
 from app.background import Latest, Report, sentence
-from app.patient import patiently
 from app.tabs.elided_label import ElidedLabel
 from app.tabs.error_view import ErrorView
 from app.tabs.sample_view import SampleView
@@ -99,7 +98,7 @@ class DataTab(QWidget):
             longest = int((tokens.offsets[1:] - tokens.offsets[:-1]).max())
             return [sample_row(sample) for sample in samples], longest
 
-        self._reading.start(lambda report: patiently(work, report))
+        self._reading.start(work)
 
     def _show_page(self, outcome: tuple[list[SampleRow], int]) -> None:
         rows, longest = outcome

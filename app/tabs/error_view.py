@@ -5,7 +5,6 @@ from PySide6.QtGui import QFontDatabase, QPalette, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPlainTextEdit, QStyle, QWidget
 
 from app.background import Latest
-from app.patient import patiently
 from app.tabs.raw_line import place_of, raw_line
 
 
@@ -36,7 +35,7 @@ class ErrorView(QWidget):
         self._write(message, QTextCharFormat())
         if place := place_of(message):
             file, self._line = place
-            self._reading.start(lambda report: patiently(lambda told: raw_line(file, place[1], told), report))
+            self._reading.start(lambda report: raw_line(file, place[1], report))
 
     def clear(self) -> None:
         """The message does not hold any more."""

@@ -1,10 +1,12 @@
 """Background tasks: the newest wins, cancelling raises inside the work, nothing outlives its owner."""
 
 import threading
+import time
 
 import pytest
 
-from app.background import Cancelled, Latest, sentence
+from app.background import Latest, sentence
+from app.patient import Cancelled
 from mesp_core.errors import DataError
 
 
@@ -77,3 +79,16 @@ def test_close_waits_for_the_thread(qtbot):
 def test_sentences():
     assert sentence(DataError("line 7")) == "line 7"
     assert sentence(KeyError("x")) == "Unexpected KeyError: 'x'"
+
+
+def test_work_that_hangs_keeps_nobody_waiting_and_work_that_must_not_be_lost_is_waited_for(qtbot):
+    hangs, written = threading.Event(), threading.Event()
+    patient, faithful = Latest(), Latest(may_hang=False)
+    patient.start(lambda report: hangs.wait(30))
+    faithful.start(lambda report: (threading.Event().wait(1.0), written.set()))
+    start = time.monotonic()
+    patient.close()
+    assert time.monotonic() - start < 3 and not hangs.is_set()
+    faithful.close()
+    assert written.is_set()
+    hangs.set()

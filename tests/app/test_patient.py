@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.background import Cancelled
-from app.patient import GRACE_S, POLL_S, patiently
+from app.patient import GRACE_S, POLL_S, Cancelled, patiently
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,8 +7,8 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog, QLineEdit
 
-from app.background import Cancelled
 from app.experiment.facts import find as find_model
+from app.patient import Cancelled
 from app.plain import plain_tooltip
 from mesp_core.errors import MespError
 from mesp_core.models.synthetic import GEOMETRIES
