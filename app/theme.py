@@ -39,6 +39,12 @@ def level_color(level: str) -> QColor:
     return QColor(_LEVELS[level][is_dark()])
 
 
+def mixed(color: QColor, ground: QColor, share: float) -> QColor:
+    """`color` thinned with the ground it stands on. Opaque: transparent pens are slow."""
+    parts = zip(color.getRgbF()[:3], ground.getRgbF()[:3], strict=True)
+    return QColor.fromRgbF(*(share * ink + (1 - share) * paper for ink, paper in parts))
+
+
 def set_appearance(appearance: str) -> None:
     """Follow the system, or be light or dark whatever the system is."""
     scheme = {"light": Qt.ColorScheme.Light, "dark": Qt.ColorScheme.Dark}.get(appearance, Qt.ColorScheme.Unknown)

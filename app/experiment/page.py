@@ -1,7 +1,7 @@
 """All fields, from top to bottom. Knows how they lie, not whether they are right."""
 
 from PySide6.QtCore import QEvent, Signal
-from PySide6.QtGui import QColor, QPalette
+from PySide6.QtGui import QPalette
 from PySide6.QtWidgets import QFormLayout, QHBoxLayout, QLabel, QLineEdit, QVBoxLayout, QWidget
 
 from app.experiment.advanced import Advanced
@@ -13,6 +13,7 @@ from app.experiment.method_boxes import MethodBoxes
 from app.experiment.model_field import ModelField
 from app.experiment.preset_box import UNTOUCHED, PresetBox
 from app.experiment.specs import BASIC
+from app.theme import mixed
 from mesp_core.config import RunConfig
 
 
@@ -108,7 +109,8 @@ class Page(QWidget):
         own = self.palette()
         before = QPalette(own)
         for role in (QPalette.ColorRole.WindowText, QPalette.ColorRole.Text, QPalette.ColorRole.ButtonText):
-            own.setColor(QPalette.ColorGroup.Disabled, role, _between(own, role, QPalette.ColorRole.Window))
+            text, ground = (own.color(QPalette.ColorGroup.Active, r) for r in (role, QPalette.ColorRole.Window))
+            own.setColor(QPalette.ColorGroup.Disabled, role, mixed(text, ground, 0.6))
         if own != before:  # setting it comes back here
             self.setPalette(own)
 
@@ -119,10 +121,3 @@ class Page(QWidget):
         widest = max(label.fontMetrics().horizontalAdvance(label.text()) for label in labels)
         for label in labels:
             label.setMinimumWidth(widest + 2)
-
-
-def _between(palette: QPalette, text: QPalette.ColorRole, ground: QPalette.ColorRole) -> QColor:
-    """A colour that is 60 % text."""
-    a, b = palette.color(QPalette.ColorGroup.Active, text), palette.color(QPalette.ColorGroup.Active, ground)
-    mixed = (round(0.6 * x + 0.4 * y) for x, y in zip(a.getRgb()[:3], b.getRgb()[:3], strict=True))
-    return QColor(*mixed)

@@ -2,10 +2,11 @@
 
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QPointF, QSize, Signal
-from PySide6.QtGui import QColor, QPalette
+from PySide6.QtGui import QPalette
 
 from app.plots.axis import Axis
 from app.plots.quantity import Quantity
+from app.theme import mixed
 
 FAR = 1e12  # no view goes beyond ±FAR: Qt takes a scale below 1e-12 pixels to one for 0, and draws nothing
 
@@ -76,9 +77,3 @@ class Canvas(pg.PlotWidget):
     def _on_mouse(self, position: QPointF) -> None:
         inside = self.getViewBox().sceneBoundingRect().contains(position)
         self.hovered.emit(position if inside else None)
-
-
-def mixed(color: QColor, ground: QColor, share: float) -> QColor:
-    """`color` thinned with the ground it stands on. Opaque: transparent pens are slow."""
-    parts = zip(color.getRgbF()[:3], ground.getRgbF()[:3], strict=True)
-    return QColor.fromRgbF(*(share * ink + (1 - share) * paper for ink, paper in parts))

@@ -8,6 +8,8 @@ from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QColor, QGuiApplication, QPalette, QPixmap, QTextCharFormat, QTextCursor, QTextOption
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPlainTextEdit, QRadioButton, QSizePolicy, QVBoxLayout, QWidget
 
+from app.theme import mixed
+
 if TYPE_CHECKING:
     from mesp_core.data.preview import PreviewSample
 
@@ -101,9 +103,7 @@ class SampleView(QWidget):
     def _tint(self) -> QColor:
         # The application's: the view's own comes only after this widget was told of a change.
         palette = QGuiApplication.palette()
-        base, strong = palette.color(QPalette.ColorRole.Base), palette.color(QPalette.ColorRole.Highlight)
-        parts = zip(base.getRgb()[:3], strong.getRgb()[:3], strict=True)
-        return QColor(*(round((1 - _TINT) * ground + _TINT * ink) for ground, ink in parts))
+        return mixed(palette.color(QPalette.ColorRole.Highlight), palette.color(QPalette.ColorRole.Base), _TINT)
 
     def _draw_swatch(self) -> None:
         side = round(0.8 * self.fontMetrics().height())
