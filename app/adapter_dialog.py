@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
 
 from app.plain import PlainLabel
 from mesp_core.adapter_export import export_adapter
+from mesp_core.adapter_folder import CONFIG_FILE
 from mesp_core.errors import MespError
 from mesp_core.user_path import user_path
 
@@ -70,7 +71,7 @@ class AdapterDialog(QDialog):
         if not typed.startswith(("/", "~")):
             self._complain("Name a folder with its whole path, beginning with / or ~.")
             return
-        if os.path.exists(target / "adapter_config.json"):
+        if os.path.exists(target / CONFIG_FILE):
             self._ask_to_replace(target)
             return
         self._export(target)

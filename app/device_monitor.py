@@ -9,7 +9,7 @@ from mesp_core import device
 from mesp_core.memory import machine_memory
 
 EVERY_MS = 5000
-HEAT = ("unknown", "nominal", "fair", "serious", "critical")
+HEAT = (device.UNKNOWN, *device.THERMAL_STATES)
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class DeviceState:
     """The machine now. `memory_bytes` is all it has; battery is None where there is none."""
 
     memory_bytes: int
-    thermal: str = "unknown"
+    thermal: str = device.UNKNOWN
     battery_percent: float | None = None
     plugged: bool | None = None
 
@@ -41,7 +41,7 @@ class DeviceMonitor(QObject):
         super().__init__(parent)
         self._read = read
         self.state: DeviceState | None = None
-        self.worst_thermal = "unknown"
+        self.worst_thermal = device.UNKNOWN
         self.battery_used: float | None = None
         self._counting = False
         self._battery_at_mark: float | None = None
@@ -55,7 +55,7 @@ class DeviceMonitor(QObject):
 
     def mark(self) -> None:
         """A run begins."""
-        self.worst_thermal, self.battery_used, self._battery_at_mark = "unknown", None, None
+        self.worst_thermal, self.battery_used, self._battery_at_mark = device.UNKNOWN, None, None
         self._counting = True
         self.poll()
 

@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QWidget
 from app.device_monitor import DeviceMonitor, DeviceState
 from app.theme import level_color
 from mesp_core import events
+from mesp_core.device import UNKNOWN
 from mesp_core.memory import MB
 
 ORANGE_FROM, RED_FROM = 0.50, 0.75  # share of the machine's memory
@@ -132,7 +133,7 @@ class DeviceStrip(QFrame):
 
     def _show_device(self, state: DeviceState) -> None:
         worst = self._monitor.worst_thermal
-        hottest = f" (worst {worst})" if self._marked and worst not in (state.thermal, "unknown") else ""
+        hottest = f" (worst {worst})" if self._marked and worst not in (state.thermal, UNKNOWN) else ""
         self._thermal.setText(f"Thermal: {state.thermal}{hottest}")
         self._battery.setText(f"Battery: {self._battery_text(state)}")
         self._show_memory()

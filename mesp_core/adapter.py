@@ -11,13 +11,11 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from mesp_core.adapter_folder import replacing
+from mesp_core.adapter_folder import CONFIG_FILE, WEIGHTS_FILE, replacing
 from mesp_core.config import RunConfig
 from mesp_core.errors import MespError, UsageError
 from mesp_core.methods.method import AdapterTree
 from mesp_core.models.architecture import Architecture, projection_path
-
-WEIGHTS_FILE, CONFIG_FILE = "adapters.safetensors", "adapter_config.json"
 
 
 def initial_adapters(architecture: Architecture, config: RunConfig, b_scale: float = 0.0) -> AdapterTree:

@@ -4,11 +4,10 @@ import os
 import shutil
 from pathlib import Path
 
-from mesp_core.adapter_folder import replacing
+from mesp_core.adapter_folder import CONFIG_FILE, WEIGHTS_FILE, replacing
 from mesp_core.errors import MespError, UsageError
 
-CONFIG_FILE = "adapter_config.json"
-ADAPTER_FILES = (CONFIG_FILE, "adapters.safetensors")
+ADAPTER_FILES = (CONFIG_FILE, WEIGHTS_FILE)
 OF_THE_SYSTEM = (".DS_Store",)  # the Finder writes it into any folder a person has looked at
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+WEIGHTS_FILE, CONFIG_FILE = "adapters.safetensors", "adapter_config.json"  # as mlx-lm names them
+
 
 def half_written(folder: Path) -> str:
     """How the temporary folder beside `folder` begins; folders beside each other must not be taken for one another."""

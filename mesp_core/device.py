@@ -18,7 +18,7 @@ from mesp_core.user_path import user_path
 
 UNKNOWN = "unknown"
 
-_THERMAL_STATES = ("nominal", "fair", "serious", "critical")  # NSProcessInfoThermalState, in order
+THERMAL_STATES = ("nominal", "fair", "serious", "critical")  # NSProcessInfoThermalState, in order
 
 # Best first: with POSIX threads, with OpenMP, single-threaded. Debian and Ubuntu, Fedora, Arch.
 _OPENBLAS_PLACES = (
@@ -62,7 +62,7 @@ def thermal_state() -> str:
     """How hot macOS says the machine is: nominal, fair, serious or critical; unknown elsewhere."""
     process_info = _ns_process_info()
     try:
-        return UNKNOWN if process_info is None else _THERMAL_STATES[int(process_info.processInfo().thermalState())]
+        return UNKNOWN if process_info is None else THERMAL_STATES[int(process_info.processInfo().thermalState())]
     except Exception:  # a broken pyobjc, a state Apple adds later: never worth failing a run for
         return UNKNOWN
 

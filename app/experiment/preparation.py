@@ -8,8 +8,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.background import Latest, Report
 from mesp_core.config import RunConfig
-from mesp_core.data.rows import read_rows
-from mesp_core.data.tokenise import unreadable
+from mesp_core.data.rows import read_rows, unreadable
 from mesp_core.errors import CheckpointError
 from mesp_core.prepare import Prepared, data_path, prepare
 

@@ -12,10 +12,10 @@ from PySide6.QtCore import QObject, Qt, Signal
 from app.tabs.row_order import RowOrder
 from app.tabs.table_model import LEFT, NOWHERE, RIGHT, Index, TableModel, exact
 from app.theme import method_color
+from mesp_core.device import THERMAL_STATES
 from mesp_core.events import Step
 
 FEW = 200  # rows that are put in their places one by one, in 50 µs each; more are sorted in together
-_THERMAL_STATES = ("nominal", "fair", "serious", "critical")
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class StepsModel(TableModel):
         value = attrgetter(key)
         if not STEP_COLUMNS[column].is_text:
             return value
-        ranks = {text: rank for rank, text in enumerate(self._methods if key == "method" else _THERMAL_STATES)}
+        ranks = {text: rank for rank, text in enumerate(self._methods if key == "method" else THERMAL_STATES)}
         return lambda step: ranks.get(value(step))
 
     def _sort_order(self) -> Qt.SortOrder:

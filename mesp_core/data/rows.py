@@ -1,7 +1,7 @@
 """Reading a .jsonl file, one row at a time, in any of the five accepted formats."""
 
+import errno
 import json
-import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,10 +79,18 @@ def read_rows(path: Path, only: Collection[int] | None = None) -> Iterator[Row]:
             yield row
 
 
+def unreadable(data: Path, error: OSError | ValueError) -> UsageError:
+    """What to tell about a data file that could not be opened or read."""
+    # A name that is too long, or has a character that no name can have, names nothing.
+    if isinstance(error, (FileNotFoundError, ValueError)) or error.errno == errno.ENAMETOOLONG:
+        return UsageError(f"The data file {data} does not exist; check the path.")
+    if isinstance(error, IsADirectoryError):
+        return UsageError(f"The data file {data} is a folder; name a .jsonl file in it.")
+    return UsageError(f"The data file {data} cannot be read: {error.strerror or error}.")
+
+
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The non-blank lines as bytes with their numbers, without line ends or byte order mark."""
-    if os.path.isdir(path):
-        raise UsageError(f"The data file {path} is a folder; name a .jsonl file in it.")
     try:
         with path.open("rb") as file:
             for line, raw in enumerate(file, 1):
@@ -91,10 +99,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 raw = raw.strip()
                 if raw:
                     yield line, raw
-    except FileNotFoundError:
-        raise UsageError(f"The data file {path} does not exist; check the path.") from None
-    except OSError as error:
-        raise UsageError(f"The data file {path} cannot be read: {error.strerror or error}.") from None
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from None
 
 
 def _parse(raw: bytes) -> Any:

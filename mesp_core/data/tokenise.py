@@ -3,7 +3,6 @@
 The child keeps the tokenizer's memory out of the caller, which may be a window or about to be measured.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ import numpy as np
 
 from mesp_core.cache import cache_dir
 from mesp_core.data.helper_child import ask
+from mesp_core.data.rows import unreadable
 from mesp_core.data.special_tokens import TEMPLATE_FILE
 from mesp_core.data.token_set import TokenSet
 from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
@@ -85,16 +85,6 @@ def tokenise(
             _check_ids(tokens, data, model_dir, vocab_size)
             return tokens
     raise MespError(f"The token cache in {store} is damaged again and again; check the disk, or set MESP_CACHE_DIR.")
-
-
-def unreadable(data: Path, error: OSError | ValueError) -> UsageError:
-    """What to tell about a data file that could not be opened or read."""
-    # A name that is too long, or has a character that no name can have, names nothing.
-    if isinstance(error, (FileNotFoundError, ValueError)) or error.errno == errno.ENAMETOOLONG:
-        return UsageError(f"The data file {data} does not exist; check the path.")
-    if isinstance(error, IsADirectoryError):
-        return UsageError(f"The data file {data} is a folder; name a .jsonl file in it.")
-    return UsageError(f"The data file {data} cannot be read: {error.strerror or error}.")
 
 
 def _key(data: Path, model_dir: Path, options: dict[str, Any], on_progress: OnProgress | None) -> str:
