@@ -4,17 +4,9 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 
+from app.wording import duration
+
 RECENT = 20  # steps whose median stands for the speed of now
-
-
-def duration(seconds: float) -> str:
-    """A time span in words: `40 s`, `3 min 5 s`, `2 h 10 min`."""
-    seconds = max(0, round(seconds))
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
 
 
 class Progress:
@@ -66,6 +58,6 @@ class Progress:
         parts = [f"{place}: step {self._done[method]} of {self._steps}"]
         if self._recent[method]:
             parts.append(f"{statistics.median(self._recent[method]):.3g} s/step")
-        if self.seconds_left is not None:
-            parts.append(f"{duration(self.seconds_left)} left")
+        if (left := self.seconds_left) is not None:
+            parts.append(f"{duration(left)} left")
         return "  ·  ".join(parts)

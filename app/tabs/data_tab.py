@@ -22,6 +22,7 @@ from app.tabs.error_view import ErrorView
 from app.tabs.sample_view import SampleView
 from app.tabs.samples_model import SAMPLE_COLUMNS, SampleRow, SamplesModel, sample_row
 from app.tabs.table_view import TableView
+from app.wording import counted
 
 if TYPE_CHECKING:  # the window shows before these are needed
     from mesp_core.data.preview import PreviewSample
@@ -136,10 +137,10 @@ class DataTab(QWidget):
         tokens, file = self._prepared.tokens, self._prepared.data_file
         facts = [
             tokens.kind,
-            f"{_count(len(tokens), 'sample')} of {_count(tokens.rows, 'row')}",
+            f"{counted(len(tokens), 'sample')} of {counted(tokens.rows, 'row')}",
             f"{tokens.skipped:,} skipped",
             f"{tokens.truncated:,} cut",
-            f"at most {_count(longest, 'token')} a sample",
+            f"at most {counted(longest, 'token')} a sample",
         ]
         self.file.show_text(file.name, str(file))
         self.facts.setText(" · ".join(facts))
@@ -241,7 +242,3 @@ def _preview(*arguments: Any, **options: Any) -> "list[PreviewSample]":
     from mesp_core.data.preview import preview
 
     return preview(*arguments, **options)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

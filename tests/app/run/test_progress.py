@@ -2,14 +2,7 @@
 
 import pytest
 
-from app.run.progress import Progress, duration
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-1, "0 s"), (0.4, "0 s"), (59.6, "1 min 0 s"), (185, "3 min 5 s"), (7800, "2 h 10 min")]
-)
-def test_duration(seconds, text):
-    assert duration(seconds) == text
+from app.run.progress import Progress
 
 
 def test_before_the_first_step_no_time_is_invented():
