@@ -59,7 +59,7 @@ class RunView(QObject):
 
     def expect(self, methods: Sequence[str]) -> None:
         """These methods are ticked: before the first run the plots make room for them."""
-        if self._progress is None:
+        if self._progress is None and tuple(methods) != self.plots.methods:  # asked at every letter that is typed
             self.plots.begin(methods)
 
     def _begin(self, experiment: Experiment) -> None:

@@ -39,6 +39,11 @@ class PlotPanel(QWidget):
         self._throttle = Throttle(self.draw, parent=self)
         self._lay_out()
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Those there is room for."""
+        return tuple(self._clock)
+
     def begin(self, methods: Sequence[str]) -> None:
         """Forget the last run; these methods will come."""
         self._throttle.cancel()
