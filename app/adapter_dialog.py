@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.path_dialog import path_dialog
 from app.plain import PlainLabel
 from mesp_core.adapter_export import export_adapter
 from mesp_core.adapter_folder import CONFIG_FILE
@@ -101,8 +102,10 @@ class AdapterDialog(QDialog):
 
     def _choose(self) -> None:
         typed = Path(self._folder.text().strip() or ".")
-        dialog = QFileDialog(self, "Folder to put the adapter's folder in", str(typed.parent))
-        dialog.setFileMode(QFileDialog.FileMode.Directory)
-        dialog.fileSelected.connect(lambda parent: self._folder.setText(str(Path(parent) / typed.name)))
-        dialog.finished.connect(dialog.deleteLater)
-        dialog.open()
+        path_dialog(
+            self,
+            "Folder to put the adapter's folder in",
+            QFileDialog.FileMode.Directory,
+            lambda parent: self._folder.setText(str(Path(parent) / typed.name)),
+            str(typed.parent),
+        ).open()

@@ -8,6 +8,7 @@ from typing import Literal
 from PySide6.QtCore import QMimeData, QObject, Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
+from app.path_dialog import path_dialog
 from mesp_core.errors import UsageError
 from mesp_core.user_path import user_path
 
@@ -68,20 +69,15 @@ class Opener(QObject):
 
     def ask(self) -> None:
         """A dialog for a data file, or for any file of a model folder."""
-        dialog = QFileDialog(self._window, "Open a data file, or any file of a model folder")
-        dialog.setObjectName("open_dialog")
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        title = "Open a data file, or any file of a model folder"
+        dialog = path_dialog(self._window, title, QFileDialog.FileMode.ExistingFile, self._open_one, name="open_dialog")
         dialog.setNameFilters([f"Data and models (*.jsonl {CONFIG} *.safetensors)", "All files (*)"])
-        self._show(dialog)
+        dialog.open()
 
     def ask_model(self) -> None:
         """A dialog for a model folder."""
-        dialog = QFileDialog(self._window, "Open a model folder")
-        dialog.setObjectName("open_model_dialog")
-        dialog.setFileMode(QFileDialog.FileMode.Directory)
-        self._show(dialog)
+        mode, name = QFileDialog.FileMode.Directory, "open_model_dialog"
+        path_dialog(self._window, "Open a model folder", mode, self._open_one, name=name).open()
 
-    def _show(self, dialog: QFileDialog) -> None:
-        dialog.fileSelected.connect(lambda name: self.open([Path(name)]))
-        dialog.finished.connect(dialog.deleteLater)
-        dialog.open()
+    def _open_one(self, name: str) -> None:
+        self.open([Path(name)])

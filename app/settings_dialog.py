@@ -14,6 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.path_dialog import path_dialog
 from app.settings import TEXT_SIZES, Settings
 from app.theme import APPEARANCES
 from mesp_core.user_path import user_path
@@ -66,8 +67,4 @@ class SettingsDialog(QDialog):
         self.applied.emit()
 
     def _choose(self) -> None:
-        dialog = QFileDialog(self, "Keep runs in", self._out.text())
-        dialog.setFileMode(QFileDialog.FileMode.Directory)
-        dialog.fileSelected.connect(self._out.setText)
-        dialog.finished.connect(dialog.deleteLater)
-        dialog.open()
+        path_dialog(self, "Keep runs in", QFileDialog.FileMode.Directory, self._out.setText, self._out.text()).open()

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QFileDialog, QProgressBar, QPushButton
+from PySide6.QtWidgets import QFileDialog, QProgressBar
 
 from app.background import Latest, sentence
 from app.experiment.fields import Field
 from app.experiment.place_box import PlaceBox
+from app.path_dialog import path_dialog
 from app.plain import PlainLabel, plain_tooltip
+from app.wording import counted
 from mesp_core.cache import cache_dir
 from mesp_core.data.token_set import TokenSet
 from mesp_core.data.wikitext2 import build
@@ -40,12 +42,7 @@ class DataField(Field):
         super().__init__("data", "Data", TOOLTIP, self.box)
         self._build = build_wikitext2
         self.problem = ""
-        self._open = QPushButton("Open…")
-        self._open.setObjectName("open_data")
-        self._open.setAccessibleName("Open a data file")
-        self._open.setToolTip("Open a data file")
-        self._open.clicked.connect(self.open_file)
-        self.row.addWidget(self._open)
+        self.add_open_button("Open a data file", self.open_file)
         self._status = PlainLabel("data_status")
         self._busy = QProgressBar(minimum=0, maximum=0)  # busy: nobody knows how long
         self._busy.setObjectName("data_busy")
@@ -89,7 +86,7 @@ class DataField(Field):
             self._say("")
             return
         self.box.remember(RECENT, self.value())
-        parts = [f"{len(tokens):,} {'sample' if len(tokens) == 1 else 'samples'}"]
+        parts = [counted(len(tokens), "sample")]
         parts += [f"{tokens.skipped:,} skipped"] if tokens.skipped else []
         parts += [f"{tokens.truncated:,} cut"] if tokens.truncated else []
         self._say(" · ".join(parts), COUNTS)
@@ -98,11 +95,9 @@ class DataField(Field):
         """Ask for a file; nothing waits for the answer."""
         bundled = self.value() in ("sample", str(self._wikitext2))
         folder = user_path("~") if bundled else user_path(self.value()).parent
-        dialog = QFileDialog(self, "Open a data file", str(folder), "Data (*.jsonl);;All files (*)")
-        dialog.setObjectName("open_data_dialog")
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.fileSelected.connect(self.set_value)
-        dialog.finished.connect(dialog.deleteLater)
+        mode = QFileDialog.FileMode.ExistingFile
+        dialog = path_dialog(self, "Open a data file", mode, self.set_value, str(folder), "open_data_dialog")
+        dialog.setNameFilters(["Data (*.jsonl)", "All files (*)"])
         dialog.open()
 
     def close_background(self) -> None:

@@ -1,8 +1,10 @@
 """A field: an editor with its label, and below it, when its value is wrong, what is wrong with it."""
 
+from collections.abc import Callable
+
 from PySide6.QtCore import QEvent, QObject, QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from app.plain import PlainLabel, plain_tooltip
 from app.theme import level_color
@@ -36,6 +38,15 @@ class Field(QWidget):
         layout.setSpacing(2)
         layout.addLayout(self.row)
         layout.addWidget(self._error)
+
+    def add_open_button(self, title: str, act: Callable[[], None]) -> None:
+        """A button beside the editor that asks for a path; not an entry of its list, which an arrow key could pass."""
+        button = QPushButton("Open…")
+        button.setObjectName(f"open_{self.name}")
+        button.setAccessibleName(title)
+        button.setToolTip(title)
+        button.clicked.connect(act)
+        self.row.addWidget(button)
 
     @property
     def error(self) -> str:

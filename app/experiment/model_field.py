@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from PySide6.QtCore import QTimer, Signal
-from PySide6.QtWidgets import QFileDialog, QPushButton
+from PySide6.QtWidgets import QFileDialog
 
 from app.background import Latest, Report, sentence
 from app.experiment.facts import Found, facts, find
 from app.experiment.fetch_bar import FetchBar
 from app.experiment.fields import Field
 from app.experiment.place_box import PlaceBox
+from app.path_dialog import path_dialog
 from app.plain import PlainLabel
 from mesp_core.models.source import list_cached_models, resolve
 from mesp_core.models.synthetic import GEOMETRIES
@@ -46,12 +47,7 @@ class ModelField(Field):
         self.found: Found | None = None
         self.missing = False  # it must be fetched or made first
         self.problem = ""
-        self._open = QPushButton("Open…")
-        self._open.setObjectName("open_model")
-        self._open.setAccessibleName("Open a model folder")
-        self._open.setToolTip("Open a model folder")
-        self._open.clicked.connect(self.open_folder)
-        self.row.addWidget(self._open)
+        self.add_open_button("Open a model folder", self.open_folder)
         self._facts, self._warning = PlainLabel("model_facts"), PlainLabel("model_warning", "warning")
         self._fetch_bar = FetchBar(fetch)
         for widget in (self._facts, self._warning, self._fetch_bar):
@@ -90,12 +86,9 @@ class ModelField(Field):
 
     def open_folder(self) -> None:
         """Ask for a folder; nothing waits for the answer."""
-        dialog = QFileDialog(self, "Open a model folder", _start_folder(self.found))
-        dialog.setObjectName("open_model_dialog")
-        dialog.setFileMode(QFileDialog.FileMode.Directory)
+        start, mode = _start_folder(self.found), QFileDialog.FileMode.Directory
+        dialog = path_dialog(self, "Open a model folder", mode, self.set_value, start, "open_model_dialog")
         dialog.setOption(QFileDialog.Option.ShowDirsOnly)
-        dialog.fileSelected.connect(self.set_value)
-        dialog.finished.connect(dialog.deleteLater)
         dialog.open()
 
     def close_background(self) -> None:
