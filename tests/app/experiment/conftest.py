@@ -15,13 +15,12 @@ def nothing(*_):
     raise AssertionError("the hub was asked")
 
 
-@pytest.fixture
-def make_model(qtbot):
-    """make_model(**replacements) -> a model field, shown."""
+def field_maker(kind, qtbot, **usual):
+    """The body of a fixture that gives make(recent=(), **replacements) -> a field of this kind, shown."""
     made = []
 
     def make(recent=(), **replaced):
-        field = ModelField(recent, **{"list_cached": list, "fetch": nothing} | replaced)
+        field = kind(recent, **usual | replaced)
         qtbot.addWidget(field)
         made.append(field)
         field.show()
@@ -30,23 +29,18 @@ def make_model(qtbot):
     yield make
     for field in made:
         field.close_background()
+
+
+@pytest.fixture
+def make_model(qtbot):
+    """make_model(**replacements) -> a model field, shown."""
+    yield from field_maker(ModelField, qtbot, list_cached=list, fetch=nothing)
 
 
 @pytest.fixture
 def make_data(qtbot):
     """make_data(**replacements) -> a data field, shown."""
-    made = []
-
-    def make(recent=(), **replaced):
-        field = DataField(recent, **{"build_wikitext2": nothing} | replaced)
-        qtbot.addWidget(field)
-        made.append(field)
-        field.show()
-        return field
-
-    yield make
-    for field in made:
-        field.close_background()
+    yield from field_maker(DataField, qtbot, build_wikitext2=nothing)
 
 
 @pytest.fixture

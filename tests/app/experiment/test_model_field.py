@@ -149,29 +149,8 @@ def test_a_hub_model_is_downloaded_on_a_click_with_progress(make_model, qtbot, f
     assert asked[0][0] == HUB and asked[0][1] is not threading.main_thread()
 
 
-def test_a_download_can_be_cancelled(make_model, qtbot, find):
-    ended = threading.Event()
-
-    def fetch(model, report):
-        try:
-            while True:
-                report("Downloading", 0.5)
-                ended.wait(0.01)
-        except Cancelled:
-            ended.set()
-            raise
-
-    field = make_model(find=elsewhere, fetch=fetch)
-    enter(qtbot, field, HUB)
-    qtbot.waitUntil(lambda: field.missing)
-    qtbot.mouseClick(find(field, "fetch"), Qt.MouseButton.LeftButton)
-    qtbot.mouseClick(find(field, "cancel_fetch"), Qt.MouseButton.LeftButton)
-    assert find(field, "fetch").isVisible() and not find(field, "fetch_progress").isVisible()
-    qtbot.waitUntil(ended.is_set)
-
-
-def test_another_model_gives_up_a_download(make_model, qtbot, find):
-    cancelled = threading.Event()
+def endless(cancelled):
+    """A download that goes on until it is given up, which it notes in the event."""
 
     def fetch(model, report):
         try:
@@ -182,7 +161,23 @@ def test_another_model_gives_up_a_download(make_model, qtbot, find):
             cancelled.set()
             raise
 
-    field = make_model(find=elsewhere, fetch=fetch)
+    return fetch
+
+
+def test_a_download_can_be_cancelled(make_model, qtbot, find):
+    ended = threading.Event()
+    field = make_model(find=elsewhere, fetch=endless(ended))
+    enter(qtbot, field, HUB)
+    qtbot.waitUntil(lambda: field.missing)
+    qtbot.mouseClick(find(field, "fetch"), Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(find(field, "cancel_fetch"), Qt.MouseButton.LeftButton)
+    assert find(field, "fetch").isVisible() and not find(field, "fetch_progress").isVisible()
+    qtbot.waitUntil(ended.is_set)
+
+
+def test_another_model_gives_up_a_download(make_model, qtbot, find):
+    cancelled = threading.Event()
+    field = make_model(find=elsewhere, fetch=endless(cancelled))
     enter(qtbot, field, HUB)
     qtbot.waitUntil(lambda: field.missing)
     qtbot.mouseClick(find(field, "fetch"), Qt.MouseButton.LeftButton)

@@ -10,12 +10,8 @@ from mesp_core.events import Log
 
 
 @pytest.fixture
-def tab(qtbot):
-    tab = LogTab()
-    qtbot.addWidget(tab)
-    tab.resize(950, 230)
-    tab.show()
-    return tab
+def tab(shown):
+    return shown(LogTab())
 
 
 def color(tab, line):

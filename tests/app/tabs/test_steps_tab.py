@@ -23,11 +23,8 @@ def step(number, method="mebp", loss=1.0, **values):
 
 
 @pytest.fixture
-def tab(qtbot):
-    tab = StepsTab()
-    qtbot.addWidget(tab)
-    tab.resize(950, 230)
-    tab.show()
+def tab(shown):
+    tab = shown(StepsTab())
     tab.begin(["mebp", "mesp"])
     return tab
 

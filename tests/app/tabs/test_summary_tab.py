@@ -25,12 +25,8 @@ ROWS = [
 
 
 @pytest.fixture
-def tab(qtbot):
-    tab = SummaryTab()
-    qtbot.addWidget(tab)
-    tab.resize(950, 230)
-    tab.show()
-    return tab
+def tab(shown):
+    return shown(SummaryTab())
 
 
 def cell(tab, number, key, role=Qt.ItemDataRole.DisplayRole):
