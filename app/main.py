@@ -11,6 +11,7 @@ from PySide6.QtCore import QTimer
 from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QApplication
 
+from app.garbage import MainThreadGarbage
 from app.settings import Settings
 from app.window import MainWindow
 from mesp_core import __version__
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.suppress(MespError):  # an icon is no reason not to start
         application.setWindowIcon(QIcon(str(bundled_path("icon"))))
     window = MainWindow(Settings())
+    garbage = MainThreadGarbage(window)
     _hear_signals(window)
     _report_defects(window, options.debug)
     window.show()
@@ -39,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         window.opener.open(options.paths)
     code = application.exec()
     window.controller.wait(PATIENCE_S)
+    garbage.close()
     return code
 
 

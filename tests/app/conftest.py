@@ -1,5 +1,6 @@
 """What the app's tests share: settings of their own, a comparison that only plays one."""
 
+import gc
 import threading
 from types import SimpleNamespace
 
@@ -143,6 +144,14 @@ def open_window(store, tmp_path, qtbot):
 @pytest.fixture
 def window(open_window):
     return open_window()
+
+
+@pytest.fixture(autouse=True)
+def garbage_of_the_main_thread():
+    """As in the app: a test's background thread does not destroy the widgets that the test before it left behind."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
