@@ -12,6 +12,7 @@ _METHODS = {
     "mesp": ("#0072b2", "#5bb8f5"),
     "mesp-store-h": ("#009e73", "#3fd6a9"),
     "autodiff": ("#aa4499", "#e48bd4"),
+    "lean": ("#2a1166", "#8f5cff"),
 }
 # for methods with options, in the order they come
 _OTHERS = (("#b8860b", "#f0c75e"), ("#5e4fa2", "#a99df0"), ("#7a7a7a", "#b5b5b5"), ("#8c2d04", "#f0956a"))

@@ -37,7 +37,8 @@ def initial_adapters(architecture: Architecture, config: RunConfig, b_scale: flo
             if b_scale:
                 b = (b_scale * rng.standard_normal(b.shape)).astype(np.float32)
             tree[path] = {"lora_a": mx.array(a).astype(dtype), "lora_b": mx.array(b).astype(dtype)}
-    mx.eval(tree)
+            # Now: float32 arrays of all of them, freed between what stays, would leave holes of their size in the heap.
+            mx.eval(tree[path])
     return tree
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mesp_core.child import blas_for_child, start_module
 from mesp_core.config import RunConfig
-from mesp_core.errors import MespError
+from mesp_core.errors import MespError, UsageError
 from mesp_core.events import finite
 from mesp_core.prepare import Prepared
 
@@ -58,6 +58,7 @@ def run_check(config: RunConfig, methods: Sequence[str], prepared: Prepared) -> 
     """Yield a result for each method; one batch of `config.batch_size` samples, the last one padded if there are several.
 
     Raises:
+        UsageError: if a method's options cannot be met, such as a scratch folder that cannot be written to.
         MespError: if the child fails.
     """
     blas, _ = blas_for_child()
@@ -88,7 +89,7 @@ def run_check(config: RunConfig, methods: Sequence[str], prepared: Prepared) -> 
                 told = " / ".join(word.strip() for word in words)
                 raise MespError(f"check: the computing process died (exit code {child.returncode}). {told}")
             return
-        raise MespError(last["error"])
+        raise (UsageError if last["usage"] else MespError)(last["error"])
     finally:
         child.kill()
         child.wait()
@@ -125,10 +126,11 @@ def _compute(request: dict) -> Iterator[CheckResult]:
     batch = _batch(Path(request["tokens_folder"]), config)
 
     def gradients_of(method) -> tuple[float, dict[str, np.ndarray]]:  # noqa: ANN001 (any Method)
-        loss, tree = method.loss_and_gradients(adapters, batch, 1.0 / batch.tokens)
-        flat = {f"{path}.{part}": np.array(g.astype(mx.float32)) for path, pair in tree.items() for part, g in pair.items()}
-        if hasattr(method, "close"):
+        try:
+            loss, tree = method.loss_and_gradients(adapters, batch, 1.0 / batch.tokens)
+        finally:
             method.close()
+        flat = {f"{path}.{part}": np.array(g.astype(mx.float32)) for path, pair in tree.items() for part, g in pair.items()}
         return loss.item() / batch.tokens, flat
 
     # The copy, its source, and as much again for the activations.
@@ -181,7 +183,7 @@ def _main() -> None:
         traceback.print_exc()
         known = isinstance(error, MespError)
         message = str(error) if known else f"check: unexpected {type(error).__name__}: {error}"
-        print(json.dumps({"error": message}), file=out, flush=True)
+        print(json.dumps({"error": message, "usage": isinstance(error, UsageError)}), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""The command line `mesp`: train, compare, check, data, doctor. Loads no MLX; that is the workers' job."""
+"""The command line `mesp`: train, compare, check, plan, data, bench, doctor. Loads no MLX; that is the workers' job."""
 
 import argparse
-import dataclasses
 import difflib
 import json
 import os
@@ -12,37 +11,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from mesp_core import __version__
-from mesp_core.config import CHOICES, PRESETS, PROJECTIONS, RunConfig, preset
+from mesp_core.bench import command as bench
+from mesp_core.cli_options import add_run_options, config_of, with_budget
+from mesp_core.config import RunConfig
 from mesp_core.errors import MespError, UsageError
 from mesp_core.events import Error
-from mesp_core.methods.names import DESCRIPTIONS, parse_methods
+from mesp_core.methods.names import DESCRIPTIONS, parse_method, parse_methods
 from mesp_core.terminal import Terminal
 
-# field -> (flag, what it is); the type follows from the field's default
-FLAGS = {
-    "model": ("--model", "tiny, synthetic:NAME, a folder, or a hub id org/name"),
-    "data": ("--data", "a .jsonl file, or sample for the bundled one"),
-    "rank": ("--rank", "rank of the adapters"),
-    "alpha": ("--alpha", "the low-rank update is multiplied by alpha / rank"),
-    "seq_len": ("--seq-len", "input tokens of a sample"),
-    "batch_size": ("--batch-size", "samples in a micro-batch"),
-    "grad_accumulation": ("--grad-accumulation", "micro-batches in a step"),
-    "steps": ("--steps", "optimizer steps"),
-    "learning_rate": ("--lr", "learning rate"),
-    "optimizer": ("--optimizer", "optimizer"),
-    "weight_decay": ("--weight-decay", "weight decay of adamw"),
-    "schedule": ("--schedule", "how the learning rate goes after the warm-up"),
-    "warmup_steps": ("--warmup-steps", "steps over which the learning rate rises"),
-    "loss_on": ("--loss-on", "learn from every token, or from what the assistant says"),
-    "dtype": ("--dtype", "of the activations; auto: the checkpoint's on Metal, float32 on CPU"),
-    "adapter_dtype": ("--adapter-dtype", "of the adapters and their updates"),
-    "kernel": ("--kernel", "how frozen weights are multiplied; auto chooses per device and checks the choice"),
-    "seed": ("--seed", "of batches and initial adapters"),
-    "save_every": ("--save-every", "write the adapter each so many steps; 0: only at the end"),
-    "max_samples": ("--max-samples", "take only the first samples; 0: all"),
-    "memory_limit_mb": ("--memory-limit-mb", "end the run when its footprint passes this; 0: no limit"),
-    "time_limit_s": ("--time-limit-s", "stop after the step that passes this; 0: no limit"),
-}
+EVERY_METHOD = ("mebp", "mesp", "mesp-store-h", "lean", "lean:checkpoints=disk", "autodiff", "autodiff:grad-checkpoint")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -94,7 +71,8 @@ def _parser() -> argparse.ArgumentParser:
 
     train = _command(commands, "train", _train, "fine-tune a model with one method")
     train.add_argument("--method", help=f"one of {', '.join(DESCRIPTIONS)} (default mesp), options behind a colon")
-    _add_run_options(train)
+    train.add_argument("--budget", metavar="SIZE", help="short for --method lean:budget=SIZE, for example 200MB")
+    add_run_options(train)
     _add_out(train)
 
     compare = _command(
@@ -107,18 +85,26 @@ def _parser() -> argparse.ArgumentParser:
         help="let the methods take turns, a step of each: fair when the machine's speed drifts, "
         "but all methods are in memory at once",
     )
-    _add_run_options(compare)
+    add_run_options(compare)
     _add_out(compare)
 
     check = _command(commands, "check", _check, "hold every method's gradients against autodiff")
-    check.add_argument("--methods", default="mebp,mesp,mesp-store-h", help="comma-separated (default: all but autodiff)")
-    _add_run_options(check)
+    check.add_argument(
+        "--methods", default="mebp,mesp,mesp-store-h,lean", help="comma-separated (default: all but autodiff)"
+    )
+    add_run_options(check)
+
+    plan = _command(commands, "plan", _plan, "say what memory each method will need, from the model's headers alone")
+    plan.add_argument("--methods", help="comma-separated (default: all)")
+    plan.add_argument("--budget", metavar="SIZE", help="the fastest plan of lean that fits, for example 200MB")
+    add_run_options(plan)
 
     data = _command(commands, "data", _data, "fetch a data set")
     data.add_argument("name", choices=["wikitext2"], help="which one")
     data.add_argument("--out", type=Path, required=True, help="the .jsonl file to write")
     data.add_argument("--split", choices=["train", "valid", "test"], default="test", help="default test")
 
+    bench.add_options(_command(commands, "bench", bench.run, "measure and print the tables this project is held against"))
     _command(commands, "doctor", _doctor, "say what device, BLAS, kernels and memory meter are in use")
     return parser
 
@@ -135,49 +121,17 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder for results and adapters (default runs/YYYYMMDD-HHMMSS)")
 
 
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preset", choices=list(PRESETS), default="first-run", help="where the defaults come from")
-    defaults = {field.name: field.default for field in dataclasses.fields(RunConfig)}
-    for field, (flag, help_text) in FLAGS.items():
-        kind = type(defaults[field])
-        shown = f"{help_text} (default {defaults[field]})"
-        parser.add_argument(
-            flag, dest=field, type=kind, choices=CHOICES.get(field), help=shown, metavar=_metavar(field, kind)
-        )
-    parser.add_argument(
-        "--target-modules",
-        type=lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
-        metavar="NAMES",
-        help=f"projections that get an adapter, comma-separated (default {','.join(PROJECTIONS)})",
-    )
-
-
-def _metavar(field: str, kind: type) -> str | None:
-    return None if field in CHOICES else {int: "N", float: "X", str: "TEXT"}[kind]
-
-
-def _config(options: argparse.Namespace, **changes: str) -> RunConfig:
-    """The preset with what was given on top. Whoever typed a flag wants it named beside the field that is refused."""
-    given = {name: getattr(options, name) for name in [*FLAGS, "target_modules"] if getattr(options, name) is not None}
-    try:
-        return preset(options.preset, **given, **changes)
-    except UsageError as error:
-        field, colon, rest = str(error).partition(":")
-        if field not in FLAGS:
-            raise
-        flag = FLAGS[field][0]
-        name = flag if flag == f"--{field}" else f"{flag} ({field})"
-        raise UsageError(f"{name}{colon}{rest}") from None
-
-
 def _train(options: argparse.Namespace) -> int:
-    config = _config(options, **({"method": options.method} if options.method else {}))
+    method = options.method
+    if options.budget is not None:
+        method = with_budget(method or "lean", options.budget)
+    config = config_of(options, **({"method": method} if method else {}))
     return _run_methods(options, config, [config.method])
 
 
 def _compare(options: argparse.Namespace) -> int:
     methods = [spec.key for spec in parse_methods(options.methods)]
-    return _run_methods(options, _config(options, method=methods[0]), methods, options.interleave)
+    return _run_methods(options, config_of(options, method=methods[0]), methods, options.interleave)
 
 
 def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[str], interleave: bool = False) -> int:
@@ -220,11 +174,28 @@ def _check(options: argparse.Namespace) -> int:
     from mesp_core.prepare import prepare
 
     methods = [spec.key for spec in parse_methods(options.methods)]
-    config = _config(options)
+    config = config_of(options)
     with Terminal(options.json) as terminal:
         prepared = prepare(config, terminal.progress)
         results = terminal.check(run_check(config, methods, prepared))
     return 0 if all(result.ok for result in results) else 1
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from mesp_core.plan_report import report
+
+    methods = [spec.key for spec in parse_methods(options.methods or ",".join(EVERY_METHOD))]
+    if options.budget is not None and options.methods is None:
+        methods = [method for method in EVERY_METHOD if not method.startswith("lean:")]
+    if options.budget is not None:
+        ours = [method for method in methods if parse_method(method).name == "lean"]
+        # Without lean among them, the first one is refused, with the reason.
+        budgeted = {method: with_budget(method, options.budget) for method in ours or methods[:1]}
+        methods = [budgeted.get(method, method) for method in methods]
+    config = config_of(options, method=methods[0])
+    with Terminal(options.json) as terminal:
+        report(config, methods, terminal.progress, options.json)
+    return 0
 
 
 def _data(options: argparse.Namespace) -> int:

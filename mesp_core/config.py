@@ -55,6 +55,8 @@ class RunConfig:
         max_samples: take only the first samples of the data (0: all).
         memory_limit_mb: end the run when the worker's footprint passes this many MB (0: no limit).
         time_limit_s: stop after the step that passes this many seconds (0: no limit).
+        max_grad_norm: scale a step's gradients down so that their norm is at most this (0: leave them as they are).
+        scratch_dir: folder of the scratch file of methods with `checkpoints=disk` ("": `scratch` in the cache folder).
     """
 
     model: str = "tiny"
@@ -81,6 +83,8 @@ class RunConfig:
     max_samples: int = 0
     memory_limit_mb: int = 0
     time_limit_s: float = 0.0
+    max_grad_norm: float = 0.0
+    scratch_dir: str = ""
 
     def __post_init__(self) -> None:
         """Raises UsageError naming the field, its value and what is allowed."""
@@ -100,6 +104,9 @@ class RunConfig:
         _check_real(self, "alpha", 0.0, 1e6, open_low=True)
         _check_real(self, "weight_decay", 0.0, 10.0)
         _check_real(self, "time_limit_s", 0.0, 1e9)
+        _check_real(self, "max_grad_norm", 0.0, 1e9)
+        if not isinstance(self.scratch_dir, str) or (self.scratch_dir and not self.scratch_dir.strip()):
+            raise UsageError(f"scratch_dir: {self.scratch_dir!r} is no path; leave it empty for the cache folder.")
         if self.warmup_steps >= self.steps and self.warmup_steps:
             raise UsageError(
                 f"warmup_steps: {self.warmup_steps} is not below steps ({self.steps}); the run would end while warming up."

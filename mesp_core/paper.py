@@ -50,5 +50,5 @@ def table_row(figures: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def paper_figures() -> dict[str, Any]:
-    """The whole data file: `source` says how the paper measured, `figures` holds the rows."""
+    """The whole data file: `source` says how the paper measured, `figures` holds the rows, `others` other papers'."""
     return json.loads((Path(__file__).parent / "paper_figures.json").read_text("utf-8"))

@@ -21,6 +21,7 @@ from mesp_core.out_folder import RESULTS_FILE
 from mesp_core.prepare import Prepared
 from mesp_core.results import COLUMNS
 
+WORTH_TELLING = ("no OpenBLAS", "plan for")  # of what is only for information
 ROOMY = 150  # characters in which the full headings fit
 
 
@@ -198,7 +199,9 @@ class Terminal:
                 self._say(f"{event.method}  step {event.step}/{steps}  {facts}")
             else:
                 self._progress.update(self._runs[event.method], completed=event.step, facts=facts)
-        elif isinstance(event, events.Log) and (event.level != "info" or "no OpenBLAS" in event.message):
+        elif isinstance(event, events.Log) and (
+            event.level != "info" or any(words in event.message for words in WORTH_TELLING)
+        ):
             self._err.print(f"{event.method}: {event.message}", markup=False)
         elif isinstance(event, events.Done | events.Error) and event.method in self._runs:
             self._progress.remove_task(self._runs.pop(event.method))

@@ -1,6 +1,5 @@
 """The step loop: batches, optimizer, schedule, what each step cost. Knows no method, no file and no process."""
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,16 +9,18 @@ import mlx.optimizers as optim
 
 from mesp_core.config import RunConfig
 from mesp_core.data.batches import Batch
-from mesp_core.errors import MespError
 from mesp_core.memory import MB
 from mesp_core.methods.method import AdapterTree, Method
+from mesp_core.partial_update import PartialUpdate
+from mesp_core.step_update import StepUpdate
 
 
 @dataclass(frozen=True)
 class StepResult:
     """One optimizer step: mean loss over its labels, seconds, tokens computed and trained on, allocator peaks in MB.
 
-    `gradient_norm` is that of all adapters' gradients together, before the update.
+    `gradient_norm` is that of all adapters' gradients together, before clipping. The phases are the method's own, in which
+    adapters are updated as their gradients come; and `update` where clipping makes all updates wait.
     """
 
     step: int
@@ -38,16 +39,20 @@ class StepResult:
 
 
 class PhasePeaks:
-    """The allocator's peak in each phase of a step; the same phase in several micro-batches counts once, at its largest."""
+    """The allocator's peak in each phase of a step; the same phase in several micro-batches counts once, at its largest.
 
-    def __init__(self) -> None:
+    `borrowed_bytes` as in Method.
+    """
+
+    def __init__(self, borrowed_bytes: int = 0) -> None:
+        self._borrowed_bytes = borrowed_bytes
         self.megabytes: dict[str, float] = {}
         self._phase: str | None = None
 
     def enter(self, phase: str | None) -> None:
         """Close the phase before and begin this one (None: only close)."""
         if self._phase is not None:
-            peak = mx.get_peak_memory() / MB
+            peak = (mx.get_peak_memory() - self._borrowed_bytes) / MB
             self.megabytes[self._phase] = max(peak, self.megabytes.get(self._phase, 0.0))
         self._phase = phase
         mx.reset_peak_memory()
@@ -92,6 +97,9 @@ def train(
 ) -> int:
     """Train `adapters` in place for `config.steps` steps; `on_step` is told of each and returns False to stop.
 
+    Adapters are updated as soon as their gradients are there (see StepUpdate, also for what accumulation and
+    `max_grad_norm` hold); they are those of one whole step whenever `on_step` or `may_begin` is called.
+
     `may_begin(step)` is asked before each, outside the time that counts as the step's; it may wait, and returns False to
     stop.
 
@@ -99,72 +107,33 @@ def train(
         The number of steps done.
 
     Raises:
-        MespError: if the loss is no longer a number; the adapters are then as before that step.
+        MespError: if the loss is no longer a number; the adapters are then as before that step. If a gradient is not, and
+            after whatever else `method` raises in its backward, a part of the adapters may be a step ahead of the rest:
+            what is in memory is then not to be used, and the last saved adapter is the last whole one.
     """
-    optimizer = make_optimizer(config)
-    optimizer.init(adapters)
+    update = PartialUpdate(make_optimizer(config), adapters)
     for step in range(1, config.steps + 1):
         if not may_begin(step):
             return step - 1
         start = time.perf_counter()
         micro_batches = [next(batches) for _ in range(config.grad_accumulation)]
-        peaks = PhasePeaks()
-        loss, gradients = _accumulate(method, adapters, micro_batches, peaks)
-        peaks.enter("update")
-        norm = _norm(gradients)
-        for what, value in (("loss", loss), ("gradient", norm)):
-            if not math.isfinite(value):
-                raise MespError(
-                    f"The {what} became {value} at step {step}: the run diverged. "
-                    f"Lower learning_rate (now {config.learning_rate:g}) or alpha (now {config.alpha:g})."
-                )
-        updated = optimizer.apply_gradients(gradients, adapters)
-        gradients = None
-        adapters.update(updated)
-        updated = None
-        mx.eval(adapters, _needed_state(optimizer))
+        labels = sum(batch.tokens for batch in micro_batches)
+        peaks = PhasePeaks(method.borrowed_bytes)
+        receiver = StepUpdate(config, step, update, peaks.enter)
+        for batch in micro_batches:
+            method.backpropagate(adapters, batch, 1.0 / labels, receiver)  # each token weighs the same
+        receiver.finish()
         peaks.enter(None)
         result = StepResult(
             step=step,
-            loss=loss,
+            loss=receiver.total_loss / labels,
             seconds=time.perf_counter() - start,
             tokens=sum(batch.inputs.size for batch in micro_batches),
-            trained_tokens=sum(batch.tokens for batch in micro_batches),
-            learning_rate=float(optimizer.learning_rate),
-            gradient_norm=norm,
+            trained_tokens=labels,
+            learning_rate=update.learning_rate,
+            gradient_norm=receiver.gradient_norm,
             peak_by_phase_mb=peaks.megabytes,
         )
         if not on_step(result):
             return step
     return config.steps
-
-
-def _needed_state(optimizer: optim.Optimizer) -> object:
-    """What the next step reads. SGD without momentum keeps a momentum of zeros, which stays unmade if never evaluated."""
-    return (optimizer.step, optimizer.learning_rate) if isinstance(optimizer, optim.SGD) else optimizer.state
-
-
-def _norm(gradients: AdapterTree) -> float:
-    """The Euclidean norm of all gradients together; not a number, or infinite, if any of them is."""
-    squares = [gradient.astype(mx.float32).square().sum() for pair in gradients.values() for gradient in pair.values()]
-    return math.sqrt(mx.stack(squares).sum().item())
-
-
-def _accumulate(
-    method: Method, adapters: AdapterTree, micro_batches: list[Batch], peaks: PhasePeaks
-) -> tuple[float, AdapterTree]:
-    """Mean loss and gradient over all labels of the micro-batches, each token weighing the same."""
-    labels = sum(batch.tokens for batch in micro_batches)
-    total, gradients = 0.0, None
-    for batch in micro_batches:
-        loss, more = method.loss_and_gradients(adapters, batch, 1.0 / labels, peaks.enter)
-        total += loss.item()
-        if gradients is None:
-            gradients = more
-        else:
-            for path, pair in more.items():
-                for part, gradient in pair.items():
-                    gradients[path][part] = gradients[path][part] + gradient
-            mx.eval(gradients)
-        more = None
-    return total / labels, gradients

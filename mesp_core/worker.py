@@ -207,8 +207,10 @@ def run(job: Job, channel: Channel) -> None:
             )
         return not (channel.stop_asked.is_set() or out_of_time)
 
-    order = batches(tokens, config.batch_size, config.seed)
-    steps = train(config, method, adapters, order, on_step, may_begin)
+    try:
+        steps = train(config, method, adapters, batches(tokens, config.batch_size, config.seed), on_step, may_begin)
+    finally:
+        method.close()  # before the adapter is written: a scratch file may be what fills the disk
     if steps > saved:
         save(steps)
     outcome = "finished" if steps == config.steps else "stopped"

@@ -2,7 +2,7 @@
 
 from PySide6.QtWidgets import QCheckBox, QFormLayout, QWidget
 
-from app.experiment.build import add_rows, number_or_choice
+from app.experiment.build import add_rows, make_field
 from app.experiment.further_methods import FurtherMethods
 from app.experiment.specs import ADVANCED
 from app.experiment.target_field import TargetField
@@ -14,7 +14,7 @@ class Advanced(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        alpha, *rest = [number_or_choice(spec) for spec in ADVANCED]
+        alpha, *rest = [make_field(spec) for spec in ADVANCED]
         fields = [alpha, TargetField(), *rest]
         self.fields = {field.name: field for field in fields}
         self.further = FurtherMethods()

@@ -9,11 +9,14 @@ from app.experiment.choice_field import ChoiceField
 from app.experiment.fields import Field
 from app.experiment.number_field import NumberField
 from app.experiment.specs import Spec
+from app.experiment.text_field import TextField
+
+_KINDS = {"choice": ChoiceField, "text": TextField, "whole": NumberField, "real": NumberField}
 
 
-def number_or_choice(spec: Spec) -> NumberField | ChoiceField:
+def make_field(spec: Spec) -> Field:
     """The field for a spec."""
-    return ChoiceField(spec) if spec.kind == "choice" else NumberField(spec)
+    return _KINDS[spec.kind](spec)
 
 
 def add_rows(form: QFormLayout, fields: Iterable[Field]) -> None:

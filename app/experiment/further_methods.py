@@ -13,8 +13,8 @@ class FurtherMethods(Field):
     """Text of methods with commas between them; may be empty."""
 
     def __init__(self) -> None:
-        line = QLineEdit(placeholderText="mesp:weights=resident")
-        tooltip = "Methods with options, with commas between them, such as mesp:weights=resident, autodiff:grad-checkpoint."
+        line = QLineEdit(placeholderText="lean:budget=450MB")
+        tooltip = "Methods with options, with commas between them, such as lean:budget=450MB, mesp:weights=resident."
         super().__init__("further_methods", "Further methods", tooltip, line)
         line.textChanged.connect(self.changed)
 

@@ -5,7 +5,7 @@ from PySide6.QtGui import QPalette
 from PySide6.QtWidgets import QFormLayout, QHBoxLayout, QLabel, QLineEdit, QVBoxLayout, QWidget
 
 from app.experiment.advanced import Advanced
-from app.experiment.build import add_rows, number_or_choice
+from app.experiment.build import add_rows, make_field
 from app.experiment.data_field import DataField
 from app.experiment.fields import MARGIN, Field
 from app.experiment.fold import Fold
@@ -27,7 +27,7 @@ class Page(QWidget):
         self.model, self.data = model, data
         self.preset = PresetBox()
         self.methods = MethodBoxes()
-        basic = [number_or_choice(spec) for spec in BASIC]
+        basic = [make_field(spec) for spec in BASIC]
         self.advanced = Advanced()
         self.fold = Fold("advanced", "Advanced", self.advanced)
         self.fields: dict[str, Field] = {field.name: field for field in (model, data, *basic)} | self.advanced.fields

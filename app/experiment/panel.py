@@ -11,6 +11,7 @@ from app.experiment.data_field import DataField
 from app.experiment.experiment import Experiment
 from app.experiment.model_field import ModelField
 from app.experiment.page import Page
+from app.experiment.plan_line import PlanLine, Wanted
 from app.experiment.preparation import TOKEN_FIELDS, Preparation, blamed
 from mesp_core.config import RunConfig
 from mesp_core.data.batches import check_enough
@@ -24,7 +25,7 @@ FETCHING = "Fetching WikiText-2 from the Hugging Face hub, once…"
 
 
 class ExperimentPanel(QWidget):
-    """What to run. `model`, `data` and `preparation` are replaced in tests."""
+    """What to run. `model`, `data`, `preparation` and `plan_line` are replaced in tests."""
 
     changed = Signal()
     ready_changed = Signal(str)  # why Run is disabled, "" if it is not
@@ -39,12 +40,14 @@ class ExperimentPanel(QWidget):
         model: ModelField | None = None,
         data: DataField | None = None,
         preparation: Preparation | None = None,
+        plan_line: PlanLine | None = None,
     ) -> None:
         super().__init__()
         self.setObjectName("experiment_panel")
         self._model, self._data = model or ModelField(recent_models or []), data or DataField(recent_data or [])
         self._preparation = preparation or Preparation()
         self._preparation.setParent(self)
+        self._plan_line = plan_line or PlanLine()
         self._errors: dict[str, str] = {}
         self._methods: tuple[str, ...] = ()
         self._reason: str | None = None  # as told last
@@ -56,7 +59,8 @@ class ExperimentPanel(QWidget):
         self._titles |= {field.name: field.title for field in (*self._page.fields.values(), further)}
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(_Scroll(self._page))
+        layout.addWidget(_Scroll(self._page), 1)
+        layout.addWidget(self._plan_line)
 
         # Once whoever made the panel has connected to it, unless a model was chosen by then.
         self._begin = QTimer(self, singleShot=True, interval=0)
@@ -69,6 +73,7 @@ class ExperimentPanel(QWidget):
         self._data.again.connect(self._read_again)
         self._preparation.changed.connect(self._judge)
         self._preparation.progress.connect(self.preparing)
+        self._plan_line.changed.connect(self._judge)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -127,6 +132,7 @@ class ExperimentPanel(QWidget):
         """End all threads."""
         self._begin.stop()
         self._preparation.close_background()
+        self._plan_line.close_background()
         self._model.close_background()
         self._data.close_background()
 
@@ -150,6 +156,7 @@ class ExperimentPanel(QWidget):
             config = RunConfig(**{name: values[name] for name in (TOKEN_FIELDS if whole else ("data",))})
         self._preparation.want(config, whole)
         errors |= self._errors_of_preparation(values, errors)
+        errors |= self._errors_of_plan(values, errors)
         self._show({name: message.removeprefix(f"{name}: ") for name, message in errors.items()})
         self._tell_data()
         self._tell_ready()
@@ -180,10 +187,19 @@ class ExperimentPanel(QWidget):
             return {"batch_size": message} if message else {}
         return {}
 
+    def _errors_of_plan(self, values: Mapping, errors: Mapping[str, str]) -> dict[str, str]:
+        wanted = None
+        if self._model.found is not None and not errors:
+            interleave = self._page.advanced.interleave.isChecked()
+            wanted = Wanted(self._model.found.checkpoint, RunConfig(**values), self._methods, interleave)
+        self._plan_line.want(wanted)
+        # Only a method that was typed has a budget.
+        return {self._page.advanced.further.name: self._plan_line.problem} if self._plan_line.problem else {}
+
     def _show(self, errors: Mapping[str, str]) -> None:
         page = self._page
-        for name, field in page.fields.items():
-            field.set_error(errors.get(name, ""))
+        for field in (*page.fields.values(), page.advanced.further):
+            field.set_error(errors.get(field.name, ""))
         page.methods.set_error(errors.get("methods", ""))
         folded = {*page.advanced.fields, page.advanced.further.name}
         if folded & (errors.keys() - self._errors.keys()):

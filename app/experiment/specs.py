@@ -1,4 +1,4 @@
-"""The numbers and choices of a run in plain words: label, unit, tooltip, what is offered. No Qt."""
+"""The numbers, choices and texts of a run in plain words: label, unit, tooltip, what is offered. No Qt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,12 +6,15 @@ from typing import Literal
 
 from mesp_core.config import CHOICES
 
-Kind = Literal["whole", "real", "choice"]
+Kind = Literal["whole", "real", "choice", "text"]
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One field of RunConfig. `offers`: numbers to pick from; others can be typed. `words`: a choice's values, named."""
+    """One field of RunConfig. `offers`: numbers to pick from; others can be typed. `words`: a choice's values, named.
+
+    `empty`: what it stands for if nothing is typed.
+    """
 
     name: str
     label: str
@@ -20,6 +23,7 @@ class Spec:
     unit: str = ""
     offers: tuple[float, ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
+    empty: str = ""
 
     @property
     def choices(self) -> dict[str, str]:
@@ -95,6 +99,12 @@ ADVANCED = (
         "choice",
         words=_TYPES | {"quantized": "Quantized", "dequantize": "Dequantize"},
     ),
+    Spec(
+        "max_grad_norm",
+        "Gradient norm",
+        "Gradients larger than this are scaled down to it before a step; 0: they are left as they are.",
+        "real",
+    ),
     Spec("seed", "Seed", "The same seed gives the same batches and the same start, for every method."),
     Spec("save_every", "Save every", "The adapter is saved each so many steps; 0: only at the end.", unit="steps"),
     Spec("max_samples", "Use at most", "Only the first samples of the data; 0: all of them.", unit="samples"),
@@ -110,5 +120,12 @@ ADVANCED = (
         "A method stops after the step that passes this; 0: no limit.",
         "real",
         unit="s",
+    ),
+    Spec(
+        "scratch_dir",
+        "Scratch folder",
+        "Where methods with checkpoints=disk put a file while they run. Not on a memory disk: it is to save memory.",
+        "text",
+        empty="in the cache folder",
     ),
 )

@@ -17,12 +17,14 @@ NO_LOSS = -1
 class Batch:
     """`inputs` (B, T) int32, `labels` (B, T) int32 with -1 where no loss is taken, `tokens` the number of other labels.
 
-    labels[b, t] is the id that follows inputs[b, t]. Shorter rows are padded on the right with input 0 and label -1.
+    labels[b, t] is the id that follows inputs[b, t]. Shorter rows are padded on the right with input 0 and label -1;
+    `lengths` tells how many inputs of each row are real (None: all of them).
     """
 
     inputs: np.ndarray
     labels: np.ndarray
     tokens: int
+    lengths: tuple[int, ...] | None = None
 
 
 def check_enough(tokens: TokenSet, batch_size: int, file: Path | None = None) -> None:
@@ -71,4 +73,5 @@ def _collate(tokens: TokenSet, indices: np.ndarray) -> Batch:
     for row, (ids, mask) in enumerate(samples):
         inputs[row, : len(ids) - 1] = ids[:-1]
         labels[row, : len(ids) - 1] = np.where(mask[1:], ids[1:], NO_LOSS)
-    return Batch(inputs, labels, tokens=int((labels != NO_LOSS).sum()))
+    lengths = tuple(len(ids) - 1 for ids, _ in samples)
+    return Batch(inputs, labels, int((labels != NO_LOSS).sum()), lengths)

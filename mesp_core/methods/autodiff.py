@@ -14,10 +14,10 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import dequantize_model, load_model
 
 from mesp_core.data.batches import Batch
-from mesp_core.methods.method import AdapterTree, EnterPhase
+from mesp_core.methods.method import AdapterTree, Method, Receiver
 
 
-class Autodiff:
+class Autodiff(Method):
     """mlx-lm's model in `dtype` with adapters on the modules that an adapter tree names.
 
     `checkpointing` switches mlx-lm's gradient checkpointing on. It patches the block's class, so `close` undoes it.
@@ -55,20 +55,26 @@ class Autodiff:
         """Undo the patch of the block's class."""
         self._block_class.__call__ = self._block_call
 
-    def loss_and_gradients(
-        self, adapters: AdapterTree, batch: Batch, weight: float, enter: EnterPhase = lambda phase: None
-    ) -> tuple[mx.array, AdapterTree]:
-        """Σ loss over the batch's labels (a scalar), and the gradients of weight·Σ loss by module path."""
-        enter("all")
-        flat = [(f"{path}.{part}", array) for path, pair in adapters.items() for part, array in pair.items()]
-        self.model.update(tree_unflatten(flat))
+    def backpropagate(self, adapters: AdapterTree, batch: Batch, weight: float, to: Receiver) -> None:
+        """One phase, `all`, and one part with every gradient."""
+        to.enter("all")
+        self._put(adapters)
         loss, tree = self._value_and_grad(mx.array(batch.inputs), mx.array(batch.labels), weight)
+        loss = loss / weight
         mx.eval(loss, tree)
+        to.loss(loss)
         gradients: AdapterTree = {path: {} for path in adapters}
         for name, gradient in tree_flatten(tree):
             path, part = name.rsplit(".", 1)
             gradients[path][part] = gradient
-        return loss / weight, gradients
+        tree = gradient = None
+        to.gradients(gradients)
+        self._put(adapters)  # which may be others by now, and the old ones are not to be held
+
+    def _put(self, adapters: AdapterTree) -> None:
+        """Make the adapters the model's own."""
+        flat = [(f"{path}.{part}", array) for path, pair in adapters.items() for part, array in pair.items()]
+        self.model.update(tree_unflatten(flat))
 
     def _loss(self, inputs: mx.array, labels: mx.array, weight: float) -> mx.array:
         logits, targets = self.model(inputs), mx.maximum(labels, 0)

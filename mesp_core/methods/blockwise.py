@@ -1,93 +1,113 @@
-"""The engine that `mebp`, `mesp` and `mesp-store-h` share: forward keeping each block's input, loss, blocks backward.
+"""The engine that all methods but autodiff share: forward keeping each block's input, loss, blocks backward.
 
-Same ops, same weights, same order; the methods differ only in the function that takes one block backward.
+Same ops, same weights, same order; the methods differ in the passes through one block.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import mlx.core as mx
+import numpy as np
 
+from mesp_core.block_inputs import BlockInputs, InMemory
 from mesp_core.config import PROJECTIONS
 from mesp_core.data.batches import Batch
-from mesp_core.methods import block as decoder_block
-from mesp_core.methods.block import Adapters, BlockShape, Gradients
-from mesp_core.methods.method import AdapterTree, EnterPhase
+from mesp_core.methods.gradient_sums import Adapters, Gradients
+from mesp_core.methods.method import AdapterTree, Method, Receiver
+from mesp_core.methods.token_loss import loss_and_gradient
 from mesp_core.models.architecture import projection_path
 from mesp_core.ops import cross_entropy, rms_norm
 from mesp_core.ops.lora_linear import LoRA
 from mesp_core.weights import Block, Weights
 
 
-class BlockBackward(Protocol):
-    """Takes one block backward: (∂L/∂y, x, weights, adapters, shape) -> (∂L/∂x, adapter gradients), evaluated."""
+class Passes(Protocol):
+    """The two ways through one block. `taken` is emptied, so that the caller keeps nothing alive that is not needed."""
 
-    def __call__(
-        self, g: mx.array, x: mx.array, block: Block, adapters: Adapters, shape: BlockShape
-    ) -> tuple[mx.array, Gradients]: ...
+    lazy: bool  # whether a block's weights are read part by part, instead of as a whole
+
+    def forward(
+        self, layer: int, taken: list[mx.array], block: Block, adapters: Adapters, lengths: Sequence[int] | None
+    ) -> mx.array:
+        """[x] -> y, (B × L × C) each."""
+
+    def backward(
+        self, layer: int, taken: list[mx.array], block: Block, adapters: Adapters, lengths: Sequence[int] | None
+    ) -> tuple[mx.array, Gradients]:
+        """[x, ∂L/∂y] -> ∂L/∂x and the adapters' gradients, evaluated."""
+
+    def forget(self) -> None:
+        """Drop whatever a step that broke off has left."""
 
 
-class Blockwise:
+class Blockwise(Method):
     """A training method that works through the model block by block.
 
-    `scale` is the adapters' alpha / rank.
+    `scale` is the adapters' alpha / rank; `inputs`: where block inputs stand (None: in memory); `full_loss`: see token_loss.
     """
 
-    def __init__(self, weights: Weights, scale: float, block_backward: BlockBackward) -> None:
-        self.weights, self.scale, self.block_backward = weights, scale, block_backward
-        self.shape = BlockShape.of(weights.checkpoint.architecture)
-        self.layers = weights.checkpoint.architecture.num_hidden_layers
+    def __init__(
+        self,
+        weights: Weights,
+        scale: float,
+        passes: Passes,
+        inputs: BlockInputs | None = None,
+        full_loss: bool = False,
+    ) -> None:
+        self.weights, self.scale, self.passes = weights, scale, passes
+        self.inputs = InMemory() if inputs is None else inputs
+        self._block = weights.lazy_block if passes.lazy else weights.block
+        self._full_loss, self.borrowed_bytes = full_loss, weights.mapped_bytes
+        architecture = weights.checkpoint.architecture
+        self.layers, self._eps = architecture.num_hidden_layers, architecture.rms_norm_eps
 
-    def loss_and_gradients(
-        self, adapters: AdapterTree, batch: Batch, weight: float, enter: EnterPhase = lambda phase: None
-    ) -> tuple[mx.array, AdapterTree]:
-        """Σ loss over the batch's labels (a scalar), and the gradients of weight·Σ loss by module path.
-
-        `enter` is told when each of the phases forward, loss and backward begins.
-        """
-        enter("forward")
-        x = self.weights.embed(batch.inputs)
-        inputs = []
+    def backpropagate(self, adapters: AdapterTree, batch: Batch, weight: float, to: Receiver) -> None:
+        """One batch forward and backward; `to` hears of the phases forward, loss and backward, and gets what they give."""
+        self.inputs.clear()
+        self.passes.forget()
+        lengths = batch.lengths if len(batch.inputs) > 1 else None
+        to.enter("forward")
+        taken = [self.weights.embed(batch.inputs)]
+        mx.eval(taken)
         for layer in range(self.layers):
-            inputs.append(x)
-            x = decoder_block.forward(x, self.weights.block(layer), self._of_layer(adapters, layer), self.shape)
-            mx.eval(x)
+            self.inputs.push(taken[0])
+            taken.append(self.passes.forward(layer, taken, self._block(layer), self._of_layer(adapters, layer), lengths))
+            mx.eval(taken)
 
-        enter("loss")
-        loss, g = self._loss(x, batch)
-        x = None
+        to.enter("loss")
+        norm, head = self.weights.final_norm(), self.weights.head()
+        loss, g = loss_and_gradient(taken.pop(), batch.labels, norm, self._eps, head, self._full_loss)
+        norm = head = None
+        to.loss(loss)
 
-        enter("backward")
-        gradients: AdapterTree = {}
+        to.enter("backward")
         for layer in reversed(range(self.layers)):
-            g, of_layer = self.block_backward(
-                g, inputs.pop(), self.weights.block(layer), self._of_layer(adapters, layer), self.shape
-            )
+            taken += [self.inputs.pop(), g]
+            g = None
+            g, found = self.passes.backward(layer, taken, self._block(layer), self._of_layer(adapters, layer), lengths)
             # Only now: g times 1/tokens would be below float16's smallest numbers.
-            for name, (da, db) in of_layer.items():
-                gradients[projection_path(layer, name)] = {"lora_a": weight * da, "lora_b": weight * db}
-            of_layer = da = db = None
-            mx.eval(gradients)
-        return loss, gradients
+            part: AdapterTree = {}
+            while found:
+                name, (da, db) = found.popitem()
+                part[projection_path(layer, name)] = {"lora_a": weight * da, "lora_b": weight * db}
+            da = db = None
+            mx.eval(part)
+            to.gradients(part)
+            part = None
 
-    def logits(self, adapters: AdapterTree, ids) -> mx.array:  # noqa: ANN001 (a numpy array)
+    def logits(self, adapters: AdapterTree, ids: np.ndarray) -> mx.array:
         """ids (B × L) -> next-token logits (B × L × vocab) in float32, for checking an adapter against its model."""
         x = self.weights.embed(ids)
         for layer in range(self.layers):
-            x = decoder_block.forward(x, self.weights.block(layer), self._of_layer(adapters, layer), self.shape)
+            x = self.passes.forward(layer, [x], self._block(layer), self._of_layer(adapters, layer), None)
             mx.eval(x)
-        n = rms_norm.forward(x, self.weights.final_norm(), self.shape.eps)
+        self.passes.forget()
+        n = rms_norm.forward(x, self.weights.final_norm(), self._eps)
         return cross_entropy.logits(n, self.weights.head())
 
-    def _loss(self, x: mx.array, batch: Batch) -> tuple[mx.array, mx.array]:
-        """x, the last block's output -> (Σ loss, ∂Σ loss/∂x), through the final norm and the head."""
-        norm = self.weights.final_norm()
-        n = rms_norm.forward(x, norm, self.shape.eps)
-        loss, dn = cross_entropy.forward_backward(n, batch.labels, self.weights.head())
-        n = None
-        g = rms_norm.backward(dn, x, norm, self.shape.eps)
-        mx.eval(g)
-        return loss, g
+    def close(self) -> None:
+        """Give up the scratch file, if there is one."""
+        self.inputs.close()
 
     def _of_layer(self, adapters: Mapping[str, Mapping[str, mx.array]], layer: int) -> Adapters:
         """One block's adapters by projection name."""

@@ -4,13 +4,19 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
+from mesp_core.block_inputs import InMemory, OnDisk, scratch_folder
 from mesp_core.checkpoint import Checkpoint
 from mesp_core.config import RunConfig
-from mesp_core.methods import mebp, mesp
-from mesp_core.methods.block import used_shapes
+from mesp_core.memory import MB
+from mesp_core.methods import chunks, mebp, mesp
+from mesp_core.methods.block import BlockShape, used_shapes
 from mesp_core.methods.blockwise import Blockwise
+from mesp_core.methods.keep import Keep
+from mesp_core.methods.lean import Lean
 from mesp_core.methods.method import AdapterTree, Method
 from mesp_core.methods.names import parse_method
+from mesp_core.methods.rerun import Rerun
+from mesp_core.plan import in_words, plan
 from mesp_core.weights import FLOAT_DTYPES, Weights
 
 BLOCK_BACKWARDS = {
@@ -40,11 +46,15 @@ def build_method(
     if spec.name == "autodiff":
         from mesp_core.methods.autodiff import Autodiff  # mlx_lm is large: only whom needs it loads it
 
-        checkpointing = bool(spec.options.get("grad-checkpoint"))
+        checkpointing = bool(spec.option("grad-checkpoint"))
         method = Autodiff(checkpoint.folder, adapters, config.scale, dtype, checkpointing)
         return method, {"all": "mlx-lm"}
-    weights = Weights(checkpoint, dtype, config.kernel, resident=spec.options.get("weights") == "resident")
-    weights.check_kernels(config.batch_size * config.seq_len, used_shapes)
+    weights = Weights(checkpoint, dtype, config.kernel, mode=str(spec.option("weights")))
+    if weights.fallback is not None:
+        log("warning", f"weights=mapped cannot be used here, so they are streamed: {weights.fallback}")
+    tokens = config.batch_size * config.seq_len
+    rows = min(chunks.TOKENS, tokens)  # that the loss, and lean throughout, take at once
+    weights.check_kernels(rows if spec.name == "lean" else tokens, used_shapes, {rows, tokens % rows} - {0})
     kernels = {kind: verdict.kernel for kind, verdict in weights.verdicts.items()} or {"all": weights.kernel}
     for kind, verdict in weights.verdicts.items():
         if not verdict.ok:
@@ -53,4 +63,18 @@ def build_method(
                 f"quantized_matmul is wrong on this device for layers {kind} (relative error {verdict.forward_error:.1e} "
                 f"forward, {verdict.backward_error:.1e} backward); these are dequantised and multiplied instead.",
             )
-    return Blockwise(weights, config.scale, BLOCK_BACKWARDS[spec.name]), kernels
+    shape = BlockShape.of(checkpoint.architecture)
+    layers = checkpoint.architecture.num_hidden_layers
+    keep, checkpoints = Keep(layers), spec.option("checkpoints")
+    if spec.name == "lean" and spec.option("budget") is not None:
+        chosen = plan(config, checkpoint)
+        keep, checkpoints = chosen.keep, chosen.checkpoints
+        log("info", f"plan for {spec.key}: {in_words(chosen)}; predicted peak {chosen.allocator_peak / MB:,.1f} MB")
+    on_disk = checkpoints == "disk"
+    inputs = OnDisk(scratch_folder(config.scratch_dir), bool(spec.option("tmpfs")), layers) if on_disk else InMemory()
+    full_loss = spec.option("loss") == "full"
+    if spec.name == "lean":
+        passes = Lean(shape, keep)
+        return Blockwise(weights, config.scale, passes, inputs, full_loss), kernels
+    passes = Rerun(shape, BLOCK_BACKWARDS[spec.name])
+    return Blockwise(weights, config.scale, passes, inputs, full_loss), kernels

@@ -3,7 +3,8 @@
 import mlx.core as mx
 
 from mesp_core.methods import block as decoder_block
-from mesp_core.methods.block import Adapters, BlockShape, Gradients
+from mesp_core.methods.block import BlockShape
+from mesp_core.methods.gradient_sums import Adapters, Gradients
 from mesp_core.ops.lora_linear import LoRA
 from mesp_core.weights import Block
 

@@ -1,75 +1,147 @@
 """What a method may be called: `NAME[:option[=value]…]`. The same string is its key in results. Loads no MLX."""
 
+import re
 from dataclasses import dataclass
 
 from mesp_core.errors import UsageError
 
-FLAG = "flag"
+FLAG = "flag"  # the option stands alone
+SIZE = "size"  # its value is one, see parse_size
 
-# name -> option -> allowed values (FLAG: the option stands alone)
-METHODS: dict[str, dict[str, str | tuple[str, ...]]] = {
+Value = str | bool | int | None
+# option -> its values, the default first; or FLAG (False unless given), or SIZE (None unless given)
+Options = dict[str, str | tuple[str, ...]]
+
+_BLOCKWISE: Options = {
+    "weights": ("streamed", "resident", "mapped"),
+    "loss": ("chunked", "full"),
+    "checkpoints": ("memory", "disk"),
+    "tmpfs": FLAG,
+}
+METHODS: dict[str, Options] = {
     "autodiff": {"grad-checkpoint": FLAG},
-    "mebp": {"weights": ("streamed", "resident")},
-    "mesp": {"weights": ("streamed", "resident")},
-    "mesp-store-h": {"weights": ("streamed", "resident")},
+    "mebp": _BLOCKWISE,
+    "mesp": _BLOCKWISE,
+    "mesp-store-h": _BLOCKWISE,
+    "lean": _BLOCKWISE | {"budget": SIZE},
 }
 DESCRIPTIONS = {
     "autodiff": "mlx-lm's own model and LoRA layers under one value_and_grad; holds the whole model and every activation",
     "mebp": "keeps each block's input, re-runs the block and differentiates it automatically (Apple's baseline)",
     "mesp": "keeps each block's input, re-runs the block, hand-written backward, h = xA recomputed (the paper)",
     "mesp-store-h": "as mesp, with h = xA kept from the re-run (the paper's ablation)",
+    "lean": "as mesp, and nothing larger than it must be ever exists; with a budget it keeps what saves the most time",
 }
+
+_UNITS = {"KB": 1024, "MB": 1024**2, "GB": 1024**3}
+_LARGEST_SIZE = 2**60
 
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A parsed method string."""
+    """A parsed method string. `options` are those given; a size is a number of bytes."""
 
     key: str
     name: str
-    options: dict[str, str | bool]
+    options: dict[str, Value]
+
+    def option(self, name: str) -> Value:
+        """What an option of this method is, given or not: a flag is a bool, a size an int of bytes or None.
+
+        Raises:
+            KeyError: if the method has no such option.
+        """
+        values = METHODS[self.name][name]
+        default = {FLAG: False, SIZE: None}.get(values, values[0])
+        return self.options.get(name, default)
+
+    def all_options(self) -> dict[str, Value]:
+        """Every option of the method. Two specs of one name with the same options are the same run."""
+        return {name: self.option(name) for name in METHODS[self.name]}
+
+
+def parse_size(text: str) -> int:
+    """The bytes of a size such as `450MB`, `1.5 GB` or `900000kb`; MB is 1024·1024.
+
+    Raises:
+        UsageError: for what is none, a number without a unit among it.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([KMG]B)", text.strip(), re.IGNORECASE | re.ASCII)
+    size = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
+    if not 1 <= size <= _LARGEST_SIZE:
+        raise UsageError(f"{text!r} is not a size; give a number above 0 with KB, MB or GB behind it, for example 450MB.")
+    return round(size)
 
 
 def parse_method(text: str) -> MethodSpec:
     """Parse `NAME[:option[=value]…]`.
 
     Raises:
-        UsageError: for an unknown name, option or value, naming what is allowed.
+        UsageError: for an unknown name, option or value, naming what is allowed, or options that do not go together.
     """
     name, *parts = text.strip().split(":")
     if name not in METHODS:
         raise UsageError(f"method: unknown name {name!r}; allowed are {', '.join(METHODS)}.")
-    allowed, options = METHODS[name], {}
+    options: dict[str, Value] = {}
     for part in parts:
         option, has_value, value = part.partition("=")
-        if option not in allowed:
-            raise UsageError(f"method {text!r}: {name} has no option {option!r}; it has {', '.join(allowed)}.")
+        if option not in METHODS[name]:
+            raise UsageError(f"method {text!r}: {name} has no option {option!r}; it has {', '.join(METHODS[name])}.")
         if option in options:
             raise UsageError(f"method {text!r}: the option {option!r} is given twice.")
-        values = allowed[option]
-        if values == FLAG:
-            if has_value:
-                raise UsageError(f"method {text!r}: the option {option!r} takes no value.")
-            options[option] = True
-        elif value not in values:
-            raise UsageError(f"method {text!r}: {option}={value!r}; allowed are {', '.join(values)}.")
-        else:
-            options[option] = value
-    return MethodSpec(text.strip(), name, options)
+        options[option] = _parse_value(text, METHODS[name][option], option, value, bool(has_value))
+    spec = MethodSpec(text.strip(), name, options)
+    if "tmpfs" in options and spec.option("checkpoints") != "disk":
+        raise UsageError(
+            f"method {text!r}: tmpfs is about the scratch file of checkpoints=disk; add that option or leave tmpfs out."
+        )
+    return spec
+
+
+def _parse_value(text: str, allowed: str | tuple[str, ...], option: str, value: str, has_value: bool) -> Value:
+    if allowed == FLAG:
+        if has_value:
+            raise UsageError(f"method {text!r}: the option {option!r} takes no value.")
+        return True
+    if allowed == SIZE:
+        try:
+            return parse_size(value)
+        except UsageError as error:
+            raise UsageError(f"method {text!r}: {option}={error}") from None
+    if value not in allowed:
+        raise UsageError(f"method {text!r}: {option}={value!r}; allowed are {', '.join(allowed)}.")
+    return value
 
 
 def parse_methods(text: str) -> tuple[MethodSpec, ...]:
-    """Parse a comma-separated list of methods; each may stand once."""
+    """Parse a comma-separated list of methods; each may stand once, however it is written.
+
+    Raises:
+        UsageError: as `parse_method`, and for none, or two that are the same run.
+    """
     specs = tuple(parse_method(part) for part in text.split(",") if part.strip())
     if not specs:
         raise UsageError("methods: none given; name at least one, for example mebp,mesp.")
-    keys = [spec.key for spec in specs]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise UsageError(f"methods: {key!r} is named twice.")
+    for i, spec in enumerate(specs):
+        for other in specs[:i]:
+            if (spec.name, spec.all_options()) == (other.name, other.all_options()):
+                raise UsageError(f"methods: {other.key!r} is named twice{_why_the_same(spec, other)}.")
     return specs
 
 
+def _why_the_same(spec: MethodSpec, other: MethodSpec) -> str:
+    """Two specs that mean the same -> why that is, "" where anybody sees it."""
+    if spec.key == other.key:
+        return ""
+    given = spec.options | other.options
+    defaults = [f"{name}={given[name]}" for name in spec.options.keys() ^ other.options.keys()]
+    because = f" ({', '.join(sorted(defaults))} goes without saying)" if defaults else ""
+    return f": {spec.key!r} is the same run{because}"
+
+
 def folder_name(key: str) -> str:
-    """A method's folder below --out. A colon is a path separator in the Finder, so options are joined by a hyphen."""
+    """A method's folder below --out. A colon is a path separator in the Finder, so options are joined by a hyphen.
+
+    Keys of different runs give folders that differ, on file systems that take capitals for small letters, too.
+    """
     return key.replace(":", "-")

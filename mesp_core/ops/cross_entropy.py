@@ -12,23 +12,24 @@ import mlx.core as mx
 import numpy as np
 
 from mesp_core.ops import frozen_matmul
+from mesp_core.ops.exponential import exp
 from mesp_core.ops.frozen_matmul import FrozenLinear
-
-# Vocabulary rows at a time: where they are dequantised, this many elements; where they are not, so many rows.
-DEQUANTIZED_ELEMENTS, QUANTIZED_ROWS = 2 * frozen_matmul.BLOCK_ELEMENTS, 8192
+from mesp_core.portions import HEAD_ELEMENTS, HEAD_ROWS
 
 
 @dataclass(frozen=True)
 class Head:
     """W (vocab × C), served in pieces.
 
-    `part(start, stop)` makes the logits start…stop-1; `rows(ids)` is W[ids] in float32.
+    `part(start, stop)` makes the logits start…stop-1; `rows(ids)` is W[ids] in float32. With a `softcap` c, logits z are
+    c·tanh(z/c).
     """
 
     vocab_size: int
     kernel: str
     part: Callable[[int, int], FrozenLinear]
     rows: Callable[[np.ndarray], mx.array]
+    softcap: float | None = None
 
     @classmethod
     def of(cls, linear: FrozenLinear) -> "Head":
@@ -41,20 +42,24 @@ class Head:
 
     def chunks(self, hidden_size: int) -> Iterator[tuple[int, int]]:
         """Ranges of the vocabulary, one of which is worked on at a time."""
-        size = QUANTIZED_ROWS if self.kernel == "quantized" else max(1, DEQUANTIZED_ELEMENTS // hidden_size)
+        size = HEAD_ROWS if self.kernel == "quantized" else max(1, HEAD_ELEMENTS // hidden_size)
         for start in range(0, self.vocab_size, size):
             yield start, min(start + size, self.vocab_size)
 
 
-def forward_backward(n: mx.array, labels: np.ndarray, head: Head) -> tuple[mx.array, mx.array]:
-    """n (B × L × C), labels (B × L, -1: none) -> (Σ loss, a float32 scalar; ∂Σ loss/∂n, in n's dtype)."""
+def forward_backward(n: mx.array, labels: np.ndarray, head: Head, full: bool = False) -> tuple[mx.array, mx.array]:
+    """n (B × L × C), labels (B × L, -1: none) -> (Σ loss, a float32 scalar; ∂Σ loss/∂n, in n's dtype).
+
+    `full`: all logits at once instead of a part of the vocabulary at a time.
+    """
     flat, labels = n.reshape(-1, n.shape[-1]), labels.reshape(-1)
     labelled = np.flatnonzero(labels >= 0).astype(np.int32)
     if not len(labelled):
         return mx.array(0.0), mx.zeros_like(n)
     whole, at = len(labelled) == len(labels), mx.array(labelled)
     targets = labels[labelled].astype(np.int32)
-    loss, dx = _online((flat if whole else flat[at]).astype(mx.float32), targets, head)
+    compute = _full if full else _online
+    loss, dx = compute((flat if whole else flat[at]).astype(mx.float32), targets, head)
     dx = dx.astype(n.dtype)
     if not whole:
         dx = mx.zeros_like(flat).at[at].add(dx)
@@ -64,7 +69,8 @@ def forward_backward(n: mx.array, labels: np.ndarray, head: Head) -> tuple[mx.ar
 def logits(n: mx.array, head: Head) -> mx.array:
     """n (… × C) -> z = n·Wᵀ (… × vocab) in float32."""
     n = n.astype(mx.float32)
-    return mx.concatenate([frozen_matmul.forward(n, head.part(*chunk)) for chunk in head.chunks(n.shape[-1])], axis=-1)
+    parts = [frozen_matmul.forward(n, head.part(*chunk)) for chunk in head.chunks(n.shape[-1])]
+    return _capped(mx.concatenate(parts, axis=-1), head.softcap)
 
 
 def _online(x: mx.array, targets: np.ndarray, head: Head) -> tuple[mx.array, mx.array]:
@@ -74,18 +80,55 @@ def _online(x: mx.array, targets: np.ndarray, head: Head) -> tuple[mx.array, mx.
     picked, dx = mx.zeros_like(total), mx.zeros_like(x)
     for start, stop in head.chunks(x.shape[-1]):
         part = head.part(start, stop)
-        z = frozen_matmul.forward(x, part)
+        z = _capped(frozen_matmul.forward(x, part), head.softcap)
         here = mx.take_along_axis(z, mx.clip(label - start, 0, stop - start - 1), axis=-1)
         picked = mx.where((label >= start) & (label < stop), here, picked)
         before, largest = largest, mx.maximum(largest, z.max(axis=-1, keepdims=True))
-        shrink, p = mx.exp(before - largest), mx.exp(z - largest)
-        z = here = None
+        shrink, p = exp(before - largest), exp(z - largest)
+        here = None
         total = total * shrink + p.sum(axis=-1, keepdims=True)
-        dx = dx * shrink + frozen_matmul.backward(p, part)
+        p = _through_cap(p, z, head.softcap)
+        z = None
+        # Scaled before it is added to, so that the sum is taken in the buffer that is there.
+        dx = frozen_matmul.add_backward(dx * shrink, p, part)
         part = p = None
         # Now, so that one chunk is gone before the next exists.
         mx.eval(largest, total, picked, dx)
     loss = (largest + mx.log(total) - picked).sum()
-    dx = dx / total - head.rows(targets)
+    dx = dx / total - _through_cap(head.rows(targets), picked, head.softcap)
     mx.eval(loss, dx)
     return loss, dx
+
+
+def _full(x: mx.array, targets: np.ndarray, head: Head) -> tuple[mx.array, mx.array]:
+    """The same with all logits (R × vocab) at once."""
+    chunks = list(head.chunks(x.shape[-1]))
+    z = mx.zeros((len(targets), head.vocab_size))
+    for start, stop in chunks:
+        z[:, start:stop] = _capped(frozen_matmul.forward(x, head.part(start, stop)), head.softcap)
+        mx.eval(z)
+    picked = mx.take_along_axis(z, mx.array(targets)[:, None], axis=-1)
+    largest = z.max(axis=-1, keepdims=True)
+    p = exp(z - largest)
+    # In two levels: in one float32 sum over a whole row the tail of a peaked distribution is lost.
+    total = mx.concatenate([p[:, start:stop].sum(axis=-1, keepdims=True) for start, stop in chunks], axis=-1)
+    total = total.sum(axis=-1, keepdims=True)
+    loss = (largest + mx.log(total) - picked).sum()
+    p = _through_cap(p / total, z, head.softcap)
+    mx.eval(loss, picked, p)
+    z = None
+    dx = -_through_cap(head.rows(targets), picked, head.softcap)
+    for start, stop in chunks:
+        dx = frozen_matmul.add_backward(dx, p[:, start:stop], head.part(start, stop))
+        mx.eval(dx)
+    return loss, dx
+
+
+def _capped(z: mx.array, softcap: float | None) -> mx.array:
+    """c·tanh(z/c), as Gemma 2 bounds its logits."""
+    return z if softcap is None else softcap * mx.tanh(z / softcap)
+
+
+def _through_cap(g: mx.array, z: mx.array, softcap: float | None) -> mx.array:
+    """g times the cap's derivative 1 − tanh², of capped logits z."""
+    return g if softcap is None else g * (1 - (z / softcap).square())

@@ -3,14 +3,19 @@
 Two kernels compute the same products. `quantized` is MLX's own (fast on Metal, no temporary). `dequantize` turns row
 blocks of W₀ into float32 and multiplies those: 10 to 20 times faster than `quantized` on the CPU backend, the fallback
 wherever `quantized` fails the self-check (ops/self_check.py), and never more than BLOCK_ELEMENTS of W₀ in float at once.
+
+W₀ may lie in a file (stored_tensor.py). Then it is read row block by row block, each one gone before the next is read.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
-# mx.dequantize makes float32 temporaries: what bounds them is elements, not rows. 896 KB; larger is not faster.
-BLOCK_ELEMENTS = 229_376
+from mesp_core.portions import BLOCK_ELEMENTS, STORED_BYTES
+from mesp_core.stored_tensor import StoredTensor
+
+Matrix = mx.array | StoredTensor
 
 
 @dataclass(frozen=True)
@@ -20,9 +25,9 @@ class FrozenLinear:
     weight: packed uint32 (out × in·bits/32) with scales and biases (out × in/group_size), or plain floats (out × in).
     """
 
-    weight: mx.array
-    scales: mx.array | None = None
-    biases: mx.array | None = None
+    weight: Matrix
+    scales: Matrix | None = None
+    biases: Matrix | None = None
     bias: mx.array | None = None
     bits: int | None = None
     group_size: int | None = None
@@ -41,8 +46,13 @@ class FrozenLinear:
         return columns if self.bits is None else columns * 32 // self.bits
 
     @property
+    def stored(self) -> bool:
+        """Whether W₀ is read from the file when it is needed."""
+        return isinstance(self.weight, StoredTensor)
+
+    @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes of W₀ and b: held, or still in the file."""
         return sum(a.nbytes for a in (self.weight, self.scales, self.biases, self.bias) if a is not None)
 
 
@@ -54,15 +64,35 @@ def forward(x: mx.array, linear: FrozenLinear) -> mx.array:
 
 def backward(g: mx.array, linear: FrozenLinear) -> mx.array:
     """g = ∂L/∂y (T × out) -> ∂x = g·W₀ (T × in), in g's dtype."""
-    if _in_one_product(g, linear):
-        return _quantized(g, linear, transpose=False)
-    if len(row_blocks(linear)) == 1:
+    fast = _multiplies_as_stored(g, linear)
+    blocks = _blocks(linear, fast)
+    if len(blocks) == 1:
+        if fast:
+            return _quantized(g, linear, slice(None), transpose=False)
         return (g.astype(mx.float32) @ dequantized_rows(linear, slice(None))).astype(g.dtype)
     dx = mx.zeros((*g.shape[:-1], linear.in_features), mx.float32)
-    for start, stop in row_blocks(linear):
-        dx = mx.addmm(dx, g[..., start:stop].astype(mx.float32), dequantized_rows(linear, slice(start, stop)))
+    for start, stop in blocks:
+        part, rows = g[..., start:stop], slice(start, stop)
+        if fast:
+            dx = dx + _quantized(part, linear, rows, transpose=False).astype(mx.float32)
+        else:
+            dx = mx.addmm(dx, part.astype(mx.float32), dequantized_rows(linear, rows))
         _settle(dx, linear)
     return dx.astype(g.dtype)
+
+
+def add_forward(y: mx.array, x: mx.array, linear: FrozenLinear) -> mx.array:
+    """y (T × out) float32 + x·W₀ᵀ, without b; in y's own buffer where W₀ is float32 and y is not held elsewhere."""
+    if linear.bits is None and linear.weight.dtype == mx.float32:
+        return mx.addmm(y, x.astype(mx.float32), linear.weight.T)
+    return y + forward(x, replace(linear, bias=None)).astype(mx.float32)
+
+
+def add_backward(dx: mx.array, g: mx.array, linear: FrozenLinear) -> mx.array:
+    """dx (T × in) float32 + g·W₀; in dx's own buffer where W₀ is float32 and dx is not held elsewhere."""
+    if linear.bits is None and linear.weight.dtype == mx.float32:
+        return mx.addmm(dx, g.astype(mx.float32), linear.weight)
+    return dx + backward(g, linear).astype(mx.float32)
 
 
 def outputs(linear: FrozenLinear, start: int, stop: int) -> FrozenLinear:
@@ -73,9 +103,30 @@ def outputs(linear: FrozenLinear, start: int, stop: int) -> FrozenLinear:
 def inputs(linear: FrozenLinear, start: int, stop: int) -> FrozenLinear:
     """The part of a layer that reads its inputs start…stop-1: columns of W₀, without b, which belongs to the whole.
 
-    Where W₀ is quantised, start and stop must lie between groups.
+    Where W₀ is quantised, start and stop must lie between groups (and then lie between words, whatever the bits).
     """
+    if linear.bits is not None and (start % linear.group_size or stop % linear.group_size):
+        raise ValueError(f"inputs {start}…{stop} cut a group of {linear.group_size}")
     return _part(linear, slice(None), slice(start, stop), None)
+
+
+def stacked_outputs(linears: Sequence[FrozenLinear], start: int, stop: int) -> mx.array:
+    """Rows start…stop-1 of each layer's W₀, the layers' one below another: (n·(stop − start) × in) in float32.
+
+    One product by it does the work of n. It is stacked as it is stored where all are stored alike: stacking float rows
+    takes half as much memory again, and a third more time.
+    """
+    rows = slice(start, stop)
+    if len({(linear.bits, linear.group_size, *_dtypes(linear)) for linear in linears}) > 1:
+        return mx.concatenate([dequantized_rows(linear, rows) for linear in linears])
+    first = linears[0]
+    names = ("weight",) if first.bits is None else ("weight", "scales", "biases")
+    stacks = {name: mx.concatenate([getattr(linear, name)[rows] for linear in linears]) for name in names}
+    return dequantized_rows(replace(first, **stacks), slice(None))
+
+
+def _dtypes(linear: FrozenLinear) -> list[mx.Dtype]:
+    return [a.dtype for a in (linear.weight, linear.scales, linear.biases) if a is not None]
 
 
 def _part(linear: FrozenLinear, rows: slice, columns: slice, bias: mx.array | None) -> FrozenLinear:
@@ -98,14 +149,20 @@ def _part(linear: FrozenLinear, rows: slice, columns: slice, bias: mx.array | No
 
 
 def _product(x: mx.array, linear: FrozenLinear) -> mx.array:
-    if _in_one_product(x, linear):
-        return _quantized(x, linear, transpose=True)
-    operand = x.astype(mx.float32)
-    if len(row_blocks(linear)) == 1:
-        return (operand @ dequantized_rows(linear, slice(None)).T).astype(x.dtype)
+    fast = _multiplies_as_stored(x, linear)
+    blocks = _blocks(linear, fast)
+    operand = x if fast else x.astype(mx.float32)
+
+    def outputs_of(rows: slice) -> mx.array:
+        if fast:
+            return _quantized(operand, linear, rows, transpose=True)
+        return (operand @ dequantized_rows(linear, rows).T).astype(x.dtype)
+
+    if len(blocks) == 1:
+        return outputs_of(slice(None))
     y = mx.zeros((*x.shape[:-1], linear.out_features), x.dtype)
-    for start, stop in row_blocks(linear):
-        y[..., start:stop] = (operand @ dequantized_rows(linear, slice(start, stop)).T).astype(x.dtype)
+    for start, stop in blocks:
+        y[..., start:stop] = outputs_of(slice(start, stop))
         _settle(y, linear)
     return y
 
@@ -146,20 +203,42 @@ def dequantized_rows(linear: FrozenLinear, rows: slice | mx.array) -> mx.array:
 
 def row_blocks(linear: FrozenLinear) -> list[tuple[int, int]]:
     """The row ranges that `dequantize` works through."""
-    rows = max(1, BLOCK_ELEMENTS // linear.in_features)
-    return [(start, min(start + rows, linear.out_features)) for start in range(0, linear.out_features, rows)]
+    return _ranges(linear.out_features, BLOCK_ELEMENTS // linear.in_features)
 
 
-def _in_one_product(x: mx.array, linear: FrozenLinear) -> bool:
+def stored_blocks(linear: FrozenLinear) -> list[tuple[int, int]]:
+    """The row ranges in which `quantized` reads and multiplies a layer that lies in a file.
+
+    The self-check has to try `outputs(linear, start, stop)` for each size among these, see methods/block.py.
+    """
+    row = sum(a.nbytes for a in (linear.weight, linear.scales, linear.biases) if a is not None) // linear.out_features
+    rows = STORED_BYTES // row
+    return _ranges(linear.out_features, rows // 64 * 64 or rows)  # MLX's kernels are fastest where 64 divides the rows
+
+
+def _blocks(linear: FrozenLinear, fast: bool) -> list[tuple[int, int]]:
+    if not fast:
+        return row_blocks(linear)
+    return stored_blocks(linear) if linear.stored else [(0, linear.out_features)]
+
+
+def _ranges(rows: int, at_once: int) -> list[tuple[int, int]]:
+    at_once = max(1, at_once)
+    return [(start, min(start + at_once, rows)) for start in range(0, rows, at_once)]
+
+
+def _multiplies_as_stored(x: mx.array, linear: FrozenLinear) -> bool:
     """Whether MLX can multiply without a float copy of W₀: a plain W₀ of another dtype than x would be cast whole."""
     return linear.kernel == "quantized" and (linear.bits is not None or linear.weight.dtype == x.dtype)
 
 
-def _quantized(x: mx.array, linear: FrozenLinear, transpose: bool) -> mx.array:
+def _quantized(x: mx.array, linear: FrozenLinear, rows: slice, transpose: bool) -> mx.array:
+    """x·W₀[rows]ᵀ (transpose) or x·W₀[rows], by MLX's own product."""
+    weight = linear.weight[rows]
     if linear.bits is None:
-        return x @ (linear.weight.T if transpose else linear.weight)
+        return x @ (weight.T if transpose else weight)
     # Scales of another dtype would promote the product: bfloat16 x with float16 scales gives float32.
-    scales, biases = linear.scales.astype(x.dtype), linear.biases.astype(x.dtype)
+    scales, biases = linear.scales[rows].astype(x.dtype), linear.biases[rows].astype(x.dtype)
     return mx.quantized_matmul(
-        x, linear.weight, scales, biases, transpose=transpose, group_size=linear.group_size, bits=linear.bits
+        x, weight, scales, biases, transpose=transpose, group_size=linear.group_size, bits=linear.bits
     )

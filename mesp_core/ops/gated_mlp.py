@@ -1,17 +1,19 @@
 """The gate of a SwiGLU MLP (Shazeer, arXiv 2002.05202): a = silu(u₁) ∘ u₂, with silu(u) = u·σ(u).
 
-σ(u₁) may be handed over where both directions need it: on the CPU it costs as much as forty products.
+σ(u₁) may be handed over where both directions need it: on the CPU it costs as much as a dozen products.
 """
 
 import mlx.core as mx
 
+from mesp_core.ops import exponential
+
 
 def forward(gate: mx.array, up: mx.array, sigma: mx.array | None = None) -> mx.array:
     """u₁, u₂ (T × M), and σ(u₁) where it is at hand -> a (T × M), in their dtype."""
-    return gate * (mx.sigmoid(gate) if sigma is None else sigma) * up
+    return gate * (exponential.sigmoid(gate) if sigma is None else sigma) * up
 
 
 def backward(g: mx.array, gate: mx.array, up: mx.array, sigma: mx.array | None = None) -> tuple[mx.array, mx.array]:
     """g = ∂L/∂a (T × M) -> ∂u₁ = g·u₂·σ(u₁)·(1 + u₁·(1 − σ(u₁))),  ∂u₂ = g·silu(u₁)."""
-    sigma = mx.sigmoid(gate) if sigma is None else sigma
+    sigma = exponential.sigmoid(gate) if sigma is None else sigma
     return g * up * sigma * (1 + gate * (1 - sigma)), g * gate * sigma

@@ -3,7 +3,7 @@
 A and B are held as mlx-lm stores them: A (in × r), B (r × out), s = alpha / rank.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
@@ -18,6 +18,11 @@ class LoRA:
     a: mx.array
     b: mx.array
     scale: float
+
+
+def in_float32(lora: LoRA | None) -> LoRA | None:
+    """An adapter whose products are float32, whatever it is kept in."""
+    return lora and replace(lora, a=lora.a.astype(mx.float32), b=lora.b.astype(mx.float32))
 
 
 def low_rank(x: mx.array, lora: LoRA | None) -> mx.array | None:

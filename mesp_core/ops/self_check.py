@@ -5,7 +5,7 @@ bits and group sizes (mlx issues 4201, 4250).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -32,15 +32,15 @@ class Verdict:
         return self.kernel == "quantized"
 
 
-def check_kernel(shapes: Sequence[FrozenLinear], tokens: int, dtype: mx.Dtype) -> Verdict:
+def check_kernel(shapes: Sequence[FrozenLinear], tokens: int, dtype: mx.Dtype, more_rows: Collection[int] = ()) -> Verdict:
     """Try both products of the quantised kernel against float32 row blocks, on a real layer in every shape it is used in.
 
-    With `tokens` rows of `dtype`, with one less (a batch is as long as its longest sample, any number), and with few:
-    few labelled rows may reach the head, and MLX has other kernels for few rows. A layer that is wrong in one of its
-    shapes is not trusted in any.
+    With `tokens` rows of `dtype`, with one less (a batch is as long as its longest sample, any number), and with few: few
+    labelled rows may reach the head, and MLX has other kernels for few rows; and with `more_rows`. A layer that is wrong in
+    one of its shapes is not trusted in any.
     """
     forward_error = backward_error = 0.0
-    for linear, rows in product(shapes, {1, min(13, tokens), max(1, tokens - 1), tokens}):
+    for linear, rows in product(shapes, {1, min(13, tokens), max(1, tokens - 1), tokens, *more_rows}):
         fast, slow = replace(linear, kernel="quantized", bias=None), replace(linear, kernel="dequantize", bias=None)
         forward_error = _larger(forward_error, _forward_error(fast, slow, _noise(rows, linear.in_features, dtype)))
         backward_error = _larger(backward_error, _backward_error(fast, slow, _noise(rows, linear.out_features, dtype)))

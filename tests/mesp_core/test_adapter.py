@@ -14,7 +14,9 @@ from mesp_core.checkpoint import open_checkpoint
 from mesp_core.config import PROJECTIONS, RunConfig
 from mesp_core.errors import MespError, UsageError
 from mesp_core.methods import mesp
+from mesp_core.methods.block import BlockShape
 from mesp_core.methods.blockwise import Blockwise
+from mesp_core.methods.rerun import Rerun
 from mesp_core.models.architecture import projection_path
 from mesp_core.weights import Weights
 
@@ -147,7 +149,9 @@ def test_mlx_lm_loads_it_and_computes_the_same(name, targets, tmp_path, request,
     base = model()(mx.array(ids))
     adapted = load_adapters(model(), str(tmp_path / "adapter"))(mx.array(ids))
     tree, scale = load_adapter(tmp_path / "adapter")
-    engine = Blockwise(Weights(checkpoint, mx.float32), scale, mesp.block_backward)
+    engine = Blockwise(
+        Weights(checkpoint, mx.float32), scale, Rerun(BlockShape.of(checkpoint.architecture), mesp.block_backward)
+    )
     ours = engine.logits(tree, ids)
     assert relative_error(adapted, base) > 1e-2
     assert mx.abs(ours - adapted).max().item() <= 1e-4

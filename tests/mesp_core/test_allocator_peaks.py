@@ -120,7 +120,7 @@ def test_a_traced_forward_keeps_no_float_copy_for_its_backward(layer, noise):
 
 def test_the_loss_never_holds_all_logits(layer, noise, monkeypatch):
     """Of the labelled rows only, here one in eight; four times the vocabulary takes no more."""
-    monkeypatch.setattr(cross_entropy, "DEQUANTIZED_ELEMENTS", BLOCK_ROWS * IN)
+    monkeypatch.setattr(cross_entropy, "HEAD_ELEMENTS", BLOCK_ROWS * IN)
     peaks = []
     for vocab in (5000, 20000):
         head, n = layer(4, out_features=vocab), noise(1, 8 * TOKENS, IN)

@@ -18,7 +18,7 @@ class TestCheck:
         process = mesp("check", "--json", *SMALL, *batch)
         assert process.returncode == 0, process.stderr
         checked = results(process)
-        assert [result["method"] for result in checked] == ["mebp", "mesp", "mesp-store-h"]
+        assert [result["method"] for result in checked] == ["mebp", "mesp", "mesp-store-h", "lean"]
         for result in checked:
             assert result["event"] == "check" and result["ok"] is True and result["dtype"] == "float32"
             assert result["tensors"] == 56

@@ -219,7 +219,7 @@ class TestAtTheEdges:
         assert "[bold]out[/nothing]" in process.stdout
 
     def test_an_unexpected_error_is_one_line(self, monkeypatch, capsys):
-        monkeypatch.setattr(cli, "preset", lambda *arguments, **options: 1 / 0)
+        monkeypatch.setattr("mesp_core.cli_options.preset", lambda *arguments, **options: 1 / 0)
         assert cli.main(["train"]) == 1
         said = capsys.readouterr()
         assert said.out == "" and len(said.err.splitlines()) == 1 and "--debug" in said.err

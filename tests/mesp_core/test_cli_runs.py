@@ -74,7 +74,7 @@ class TestCompare:
             assert result["summary"]["loss_end"] <= 0.9 * result["summary"]["loss_start"]
             tree, scale = load_adapter(file.parent / method / "adapter")
             assert len(tree) == 28 and scale == 2.0
-        assert results["methods"]["mesp"]["summary"]["max_loss_difference"] <= 2e-6
+        assert results["methods"]["mesp"]["summary"]["max_loss_difference"] <= 1e-5  # adamw at 1e-3 enlarges rounding
         assert sorted(path.name for path in file.parent.iterdir()) == ["mebp", "mesp", "results.json"]
         for text in ("s/step", "tokens/s", "allocator peak", "footprint peak", "training memory", "final loss"):
             assert text in process.stdout
@@ -94,7 +94,9 @@ class TestCompare:
         assert [s["method"] for s in summaries] == ["mesp", "mesp-store-h"]
         steps = [event for event in heard if isinstance(event, events.Step)]
         assert [(step.method, step.step) for step in steps] == [(s["method"], n) for s in summaries for n in (1, 2, 3)]
-        assert summaries[0]["final_loss"] == steps[2].loss and summaries[1]["max_loss_difference"] <= 2e-6
+        assert (
+            summaries[0]["final_loss"] == steps[2].loss and summaries[1]["max_loss_difference"] <= 1e-5
+        )  # adamw at 1e-3 enlarges rounding
         stored = json.loads((mesp.cwd / "out" / "results.json").read_text())
         assert [step.to_dict() for step in steps[:3]] == stored["methods"]["mesp"]["steps"]
 

@@ -65,7 +65,7 @@ class TestFourMethods:
 
     def test_autodiff_has_no_phases_of_its_own(self, stored):
         [step, *_] = stored["methods"]["autodiff"]["steps"]
-        assert set(step["allocator_peak_by_phase_mb"]) == {"all", "update"}
+        assert set(step["allocator_peak_by_phase_mb"]) == {"all"}
 
     def test_adapters_are_where_they_are_said_to_be(self, compared):
         comparison, _ = compared
@@ -130,7 +130,7 @@ class TestTheFile:
         assert len(rows) == len(steps) == 80
         for row, step in zip(rows, steps, strict=True):
             assert (row["method"], int(row["step"]), float(row["loss"])) == (step["method"], step["step"], step["loss"])
-            for phase in ("forward", "backward", "all", "update"):
+            for phase in ("forward", "backward", "all"):
                 value = row[f"allocator_peak_{phase}_mb"]
                 expected = step["allocator_peak_by_phase_mb"].get(phase)
                 assert value == "" if expected is None else float(value) == expected

@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,8 @@ CHANGED = {
     "max_samples": 7,
     "memory_limit_mb": 4096,
     "time_limit_s": 1.5,
+    "max_grad_norm": 0.5,
+    "scratch_dir": "~/my scratch",
 }
 
 
@@ -145,6 +148,7 @@ def test_words_that_are_not_among_the_choices(field):
         ("alpha", [0.5, 1e6], [0, -16, 2e6]),
         ("weight_decay", [0, 10], [-0.1, 11]),
         ("time_limit_s", [0, 1e9], [-1, 2e9]),
+        ("max_grad_norm", [0, 1e9], [-0.5, 2e9]),
     ],
 )
 def test_real_numbers(field, allowed, wrong):
@@ -158,6 +162,11 @@ def test_real_numbers(field, allowed, wrong):
 @pytest.mark.parametrize("value", ["", "  ", None, 3])
 def test_names_must_be_there(field, value):
     refused(field, value)
+
+
+@pytest.mark.parametrize("value", ["  ", None, 3, Path("scratch")])
+def test_the_scratch_folder_is_text(value):
+    assert "leave it empty for the cache folder" in refused("scratch_dir", value)
 
 
 def test_the_method_is_parsed():

@@ -88,7 +88,8 @@ def test_the_adapter_works_in_mlx_lm_as_it_does_here(real_config, smollm2, tmp_p
         return mx.abs(a - b).max().item()
 
     assert apart(theirs["adapted"], theirs["base"]) > 0.1
-    assert apart(ours, theirs["adapted"]) <= 1e-4
-    assert apart(method.logits({}, ids), theirs["base"]) <= 1e-4  # without an adapter, the base
+    # logits are up to 43
+    assert apart(ours, theirs["adapted"]) <= 2e-4
+    assert apart(method.logits({}, ids), theirs["base"]) <= 2e-4  # without an adapter, the base
     described = json.loads((folder / "adapter_config.json").read_text())
     assert described["num_layers"] == 30 and described["fine_tune_type"] == "lora"

@@ -101,7 +101,7 @@ class TestAFinishedRun:
             assert step.perplexity == pytest.approx(math.exp(step.loss))
             assert step.tokens_per_s == pytest.approx(step.tokens / step.step_time_s)
             assert 0 < step.trained_tokens <= step.tokens <= 32
-            assert set(step.allocator_peak_by_phase_mb) == {"forward", "loss", "backward", "update"}
+            assert set(step.allocator_peak_by_phase_mb) == {"forward", "loss", "backward"}
             assert step.allocator_peak_mb == max(step.allocator_peak_by_phase_mb.values())
             assert 0 < step.gradient_norm < 100
             assert abs(step.timestamp - time.time()) < 600
@@ -215,7 +215,9 @@ class TestStepwise:
                 session.stop()
         steps = steps_of(heard)
         assert [step.step for step in steps] == [1, 2] and session.outcome.steps == 2
-        assert steps[1].t_s - steps[0].t_s > 1.0 > max(step.step_time_s for step in steps)
+        assert (
+            steps[1].step_time_s <= steps[1].t_s - steps[0].t_s - 0.95
+        )  # on a busy machine a step may take a second itself
         assert max(busy[0], busy[2]) < 0.5  # what is left of the step before may fall into the one between
         assert not any(isinstance(event, events.Log) and "time limit" in event.message for event in heard)
         assert session.outcome.kind == "stopped" and assert_usable(session.outcome.adapter) == 2

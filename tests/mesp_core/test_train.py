@@ -20,6 +20,7 @@ from mesp_core.errors import MespError
 from mesp_core.memory import MB
 from mesp_core.methods.autodiff import Autodiff
 from mesp_core.methods.build import build_method
+from mesp_core.methods.method import Method
 from mesp_core.train import PhasePeaks, train
 
 LENGTHS = (5, 12, 33, 20)  # ids of each sample
@@ -50,21 +51,22 @@ def tokens(tmp_path_factory):
     return tokenise(file, bundled_path("tiny"), seq_len=32, loss_on="all")
 
 
-class Slope:
+class Slope(Method):
     """A method with gradients of ones and a loss that is told."""
 
     def __init__(self, losses=None, gradient=1.0):
         self.losses, self.gradient, self.calls = losses, gradient, 0
 
-    def loss_and_gradients(self, adapters, batch, weight, enter):
+    def backpropagate(self, adapters, batch, weight, to):
         self.calls += 1
-        enter("all")
-        loss = 1.0 if self.losses is None else self.losses[self.calls - 1]
+        to.enter("all")
+        to.loss(mx.array((1.0 if self.losses is None else self.losses[self.calls - 1]) * batch.tokens))
         gradients = {
             path: {part: mx.full(array.shape, self.gradient, array.dtype) for part, array in pair.items()}
             for path, pair in adapters.items()
         }
-        return mx.array(loss * batch.tokens), gradients
+        mx.eval(gradients)
+        to.gradients(gradients)
 
 
 def one_pair(value=0.0):
@@ -127,7 +129,7 @@ class TestSchedules:
             assert (result.step, result.tokens, result.trained_tokens) == (number, 12, 9)
             assert result.loss == pytest.approx(1.0) and result.seconds > 0
             assert result.gradient_norm == pytest.approx(3 * math.sqrt(12))  # three micro-batches of twelve ones
-            assert set(result.peak_by_phase_mb) == {"all", "update"}
+            assert set(result.peak_by_phase_mb) == {"all"}
             assert result.peak_mb == max(result.peak_by_phase_mb.values())
 
 
@@ -326,6 +328,15 @@ class TestWhatIsHeld:
         train(config, Slope(), adapters, any_batches(), on_step)
         assert held == pytest.approx([copies] * 3, abs=0.1)
 
+    def test_the_model_of_autodiff_holds_no_older_adapters(self, tiny, tokens):
+        config = RunConfig(method="autodiff", rank=4, seq_len=32, steps=2)
+        adapters = initial_adapters(tiny.architecture, config)
+        method, _ = build_method(config, tiny, adapters)
+        run(config, method, adapters, batches(tokens, 1, 0))
+        for name, projection in method.model.layers[0].self_attn.items():
+            if name.endswith("_proj"):
+                assert projection.lora_b is adapters[f"model.layers.0.self_attn.{name}"]["lora_b"]
+
 
 class TestPhasePeaks:
     def test_a_phase_counts_once_at_its_largest(self):
@@ -339,4 +350,4 @@ class TestPhasePeaks:
             peaks.enter("small")
         peaks.enter(None)
         assert list(peaks.megabytes) == ["large", "small"]
-        assert peaks.megabytes["large"] - peaks.megabytes["small"] == pytest.approx(8, abs=0.5)
+        assert peaks.megabytes["large"] - peaks.megabytes["small"] == pytest.approx(8, abs=1.5)

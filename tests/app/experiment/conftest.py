@@ -45,16 +45,17 @@ def make_data(qtbot):
 
 @pytest.fixture
 def make_panel(qtbot):
-    """make_panel(model=None, data=None, before_shown=None, **replaced) -> a panel, shown and active.
+    """make_panel(model=None, data=None, before_shown=None, plan_line=None, **replaced) -> a panel, shown and active.
 
     `before_shown` is called with it when it was made; `replaced` is of its preparation.
     """
     made = []
 
-    def make(model=None, data=None, before_shown=None, **replaced):
+    def make(model=None, data=None, before_shown=None, plan_line=None, **replaced):
         model = model or ModelField(list_cached=list, fetch=nothing)
         data = data or DataField(build_wikitext2=nothing)
-        panel = ExperimentPanel(model=model, data=data, preparation=Preparation(**{"quiet_ms": 20} | replaced))
+        preparation = Preparation(**{"quiet_ms": 20} | replaced)
+        panel = ExperimentPanel(model=model, data=data, preparation=preparation, plan_line=plan_line)
         made.append(panel)
         qtbot.addWidget(panel)
         panel.resize(330, 700)

@@ -12,19 +12,31 @@ from mesp_core.checkpoint import open_checkpoint
 from mesp_core.config import PROJECTIONS, RunConfig
 from mesp_core.data.batches import Batch
 from mesp_core.methods import block as decoder_block
-from mesp_core.methods import mebp, mesp
+from mesp_core.methods import mebp, mesp, mlp
 from mesp_core.methods.autodiff import Autodiff
 from mesp_core.methods.block import BlockShape
 from mesp_core.methods.blockwise import Blockwise
-from mesp_core.ops import frozen_matmul, lora_linear
+from mesp_core.methods.keep import Keep
+from mesp_core.methods.lean import Lean
+from mesp_core.methods.rerun import Rerun
+from mesp_core.ops import lora_linear
 from mesp_core.ops.lora_linear import LoRA
 from mesp_core.ops.rope import Rotation
 from mesp_core.weights import Block, Weights
+
+
+def lean_block_backward(g, x, block, adapters, shape):
+    """lean's two passes through a block of its own, of which it keeps nothing."""
+    passes = Lean(shape, Keep(1))
+    passes.forward(0, [x], block, adapters, None)
+    return passes.backward(0, [x, g], block, adapters, None)
+
 
 METHODS = {
     "mebp": mebp.block_backward,
     "mesp": mesp.block_backward,
     "mesp-store-h": mesp.block_backward_store_h,
+    "lean": lean_block_backward,
 }
 HIDDEN, INNER, HEADS, KV_HEADS, DIMS, RANK, SCALE = 64, 96, 4, 2, 24, 3, 1.6
 SHAPE = BlockShape(HEADS, KV_HEADS, DIMS, 1e-5, Rotation(DIMS, 10000.0))
@@ -181,9 +193,10 @@ def test_the_mlp_by_parts_is_the_whole(kernel, targets, make_block, make_adapter
     x, g = noise(2, 7, HIDDEN, seed=1), noise(2, 7, HIDDEN, seed=2)
     expected, expected_gradients = mebp.block_backward(g, x, block, adapters, SHAPE)
     for features, parts in ((32, 3), (64, 2)):
-        monkeypatch.setattr(frozen_matmul, "BLOCK_ELEMENTS", features * HIDDEN)
-        monkeypatch.setattr(decoder_block, "QUANTIZED_PART", features)
-        assert len(decoder_block._feature_parts(block.linears)) == parts
+        monkeypatch.setattr(decoder_block, "PART_ELEMENTS", features * HIDDEN)
+        monkeypatch.setattr(mlp, "MLP_FEATURES", features)
+        gate, _, down = mlp.one_kernel(block.linears)
+        assert len(list(mlp.feature_ranges(gate, down, features * HIDDEN))) == parts
         dx, gradients = mesp.block_backward(g, x, block, adapters, SHAPE)
         assert_close(dx, expected, 5e-6)
         assert gradients.keys() == expected_gradients.keys()
@@ -193,11 +206,11 @@ def test_the_mlp_by_parts_is_the_whole(kernel, targets, make_block, make_adapter
                 assert_close(mine, wanted, 5e-6, name)
 
 
-@pytest.mark.parametrize("method, times", [("mesp", 11), ("mesp-store-h", 7)])
+@pytest.mark.parametrize("method, times", [("mesp", 8), ("mesp-store-h", 4)])
 def test_store_h_makes_each_h_once(method, times, make_block, make_adapters, noise, monkeypatch):
     """The ablation's whole difference: `mesp` makes the h of attention's projections in the re-run and again.
 
-    The MLP is re-run and taken backward in one go, so its h exist once in either.
+    The MLP is re-run and taken backward in one go (methods/mlp.py), so its h exist once in either and are not counted.
     """
     calls, right = [], lora_linear.low_rank
     monkeypatch.setattr(lora_linear, "low_rank", lambda x, lora: calls.append(x.shape) or right(x, lora))
@@ -208,6 +221,14 @@ def test_store_h_makes_each_h_once(method, times, make_block, make_adapters, noi
 
 
 # Whole models
+
+
+def engine_of(folder, scale, method="mesp", dtype=mx.float32, kernel="auto", mode="streamed"):
+    """The whole method on a checkpoint."""
+    opened = Weights(open_checkpoint(folder), dtype, kernel, mode)
+    shape, layers = BlockShape.of(opened.checkpoint.architecture), opened.checkpoint.architecture.num_hidden_layers
+    passes = Lean(shape, Keep(layers)) if method == "lean" else Rerun(shape, METHODS[method])
+    return Blockwise(opened, scale, passes)
 
 
 @pytest.fixture(scope="module")
@@ -244,13 +265,13 @@ def judged(request, batch):
 
 @pytest.mark.parametrize("name", ["qwen2_folder", "llama_folder"])
 @pytest.mark.parametrize("kernel", ["quantized", "dequantize"])
-@pytest.mark.parametrize("resident", [False, True], ids=["streamed", "resident"])
+@pytest.mark.parametrize("mode", ["streamed", "resident"])
 @pytest.mark.parametrize("method", METHODS)
-def test_loss_and_every_gradient_equal_mlx_lms(method, resident, kernel, name, judged, batch, request, assert_close):
+def test_loss_and_every_gradient_equal_mlx_lms(method, mode, kernel, name, judged, batch, request, assert_close):
     folder = request.getfixturevalue(name)
     adapters, scale = adapters_for(folder)
     loss, expected = judged(name)
-    engine = Blockwise(Weights(open_checkpoint(folder), mx.float32, kernel, resident), scale, METHODS[method])
+    engine = engine_of(folder, scale, method, kernel=kernel, mode=mode)
     phases = []
     found_loss, found = engine.loss_and_gradients(adapters, batch, 1 / batch.tokens, phases.append)
     assert phases == ["forward", "loss", "backward"]
@@ -268,7 +289,7 @@ def test_a_subset_of_targets(method, llama_folder, batch, assert_close):
     adapters, scale = adapters_for(llama_folder, target_modules=("k_proj", "up_proj"))
     judge = Autodiff(llama_folder, adapters, scale, mx.float32, checkpointing=False)
     loss, expected = judge.loss_and_gradients(adapters, batch, 0.1)
-    engine = Blockwise(Weights(open_checkpoint(llama_folder), mx.float32), scale, METHODS[method])
+    engine = engine_of(llama_folder, scale, method)
     found_loss, found = engine.loss_and_gradients(adapters, batch, 0.1)
     assert found_loss.item() == pytest.approx(loss.item(), rel=2e-6)
     assert set(found) == set(expected) == set(adapters) and len(adapters) == 4
@@ -296,7 +317,7 @@ def test_other_llamas(changes, tmp_path, llama_config, random_tensors, write_fol
     loss, expected = Autodiff(folder, adapters, scale, mx.float32, checkpointing=False).loss_and_gradients(
         adapters, batch, 0.1
     )
-    engine = Blockwise(Weights(open_checkpoint(folder), mx.float32), scale, mesp.block_backward)
+    engine = engine_of(folder, scale)
     found_loss, found = engine.loss_and_gradients(adapters, batch, 0.1)
     assert found_loss.item() == pytest.approx(loss.item(), rel=2e-6)
     for path in expected:
@@ -306,7 +327,7 @@ def test_other_llamas(changes, tmp_path, llama_config, random_tensors, write_fol
 
 def test_what_stands_in_the_padding_changes_nothing(qwen2_folder, batch, assert_close):
     adapters, scale = adapters_for(qwen2_folder)
-    engine = Blockwise(Weights(open_checkpoint(qwen2_folder), mx.float32), scale, mesp.block_backward)
+    engine = engine_of(qwen2_folder, scale)
     loss, expected = engine.loss_and_gradients(adapters, batch, 0.1)
     inputs = batch.inputs.copy()
     inputs[1, 5:] = [7, 250, 31, 4]
@@ -319,7 +340,7 @@ def test_what_stands_in_the_padding_changes_nothing(qwen2_folder, batch, assert_
 
 def test_the_weight_scales_gradients_and_not_the_loss(qwen2_folder, batch, assert_close):
     adapters, scale = adapters_for(qwen2_folder)
-    engine = Blockwise(Weights(open_checkpoint(qwen2_folder), mx.float32), scale, mesp.block_backward)
+    engine = engine_of(qwen2_folder, scale)
     judge = Autodiff(qwen2_folder, adapters, scale, mx.float32, checkpointing=False)
     for method in (engine, judge):
         loss, whole = method.loss_and_gradients(adapters, batch, 1.0)
@@ -332,7 +353,7 @@ def test_the_weight_scales_gradients_and_not_the_loss(qwen2_folder, batch, asser
 def test_the_gradient_is_the_slope_of_the_loss(qwen2_folder, batch):
     """Without any autodiff: along the gradient g, the loss rises by ‖g‖² a unit."""
     adapters, scale = adapters_for(qwen2_folder)
-    engine = Blockwise(Weights(open_checkpoint(qwen2_folder), mx.float32), scale, mesp.block_backward)
+    engine = engine_of(qwen2_folder, scale)
     _, gradients = engine.loss_and_gradients(adapters, batch, 1.0)
     square = sum((g * g).sum().item() for pair in gradients.values() for g in pair.values())
     step = 0.02 / math.sqrt(square)
@@ -387,19 +408,20 @@ def test_logits_are_mlx_lms(name, batch, request, assert_close):
     adapters, scale = adapters_for(folder)
     judge = Autodiff(folder, adapters, scale, mx.float32, checkpointing=False)
     judge.loss_and_gradients(adapters, batch, 1.0)  # puts the adapters in
-    engine = Blockwise(Weights(open_checkpoint(folder), mx.float32), scale, mesp.block_backward)
+    engine = engine_of(folder, scale)
     logits = engine.logits(adapters, batch.inputs)
     assert logits.dtype == mx.float32
     assert_close(logits, judge.model(mx.array(batch.inputs)))
 
 
+@pytest.mark.parametrize("method", ["mesp", "lean"])
 @pytest.mark.parametrize("name, dtype", [("qwen2_folder", mx.bfloat16), ("llama_folder", mx.float16)])
-def test_half_precision_models_are_near_float32(name, dtype, judged, batch, request, relative_error):
+def test_half_precision_models_are_near_float32(name, dtype, method, judged, batch, request, relative_error):
     """Loss within 0.5 %, the whole gradient within 5 % of float32, in the checkpoint's own dtype."""
     folder = request.getfixturevalue(name)
     adapters, scale = adapters_for(folder)
     loss, expected = judged(name)
-    engine = Blockwise(Weights(open_checkpoint(folder), dtype), scale, mesp.block_backward)
+    engine = engine_of(folder, scale, method, dtype)
     found_loss, found = engine.loss_and_gradients(adapters, batch, 1 / batch.tokens)
     assert found_loss.item() == pytest.approx(loss.item(), rel=5e-3)
 

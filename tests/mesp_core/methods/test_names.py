@@ -3,7 +3,9 @@
 import pytest
 
 from mesp_core.errors import UsageError
-from mesp_core.methods.names import DESCRIPTIONS, METHODS, folder_name, parse_method, parse_methods
+from mesp_core.methods.names import DESCRIPTIONS, FLAG, METHODS, SIZE, folder_name, parse_method, parse_methods, parse_size
+
+MB = 1024 * 1024
 
 
 @pytest.mark.parametrize(
@@ -15,6 +17,12 @@ from mesp_core.methods.names import DESCRIPTIONS, METHODS, folder_name, parse_me
         ("autodiff:grad-checkpoint", "autodiff", {"grad-checkpoint": True}),
         ("mesp:weights=resident", "mesp", {"weights": "resident"}),
         ("mebp:weights=streamed", "mebp", {"weights": "streamed"}),
+        ("mesp-store-h:weights=mapped:loss=full", "mesp-store-h", {"weights": "mapped", "loss": "full"}),
+        ("mebp:checkpoints=disk:tmpfs", "mebp", {"checkpoints": "disk", "tmpfs": True}),
+        ("mesp:tmpfs:checkpoints=disk", "mesp", {"tmpfs": True, "checkpoints": "disk"}),
+        ("lean", "lean", {}),
+        ("lean:budget=450MB", "lean", {"budget": 450 * MB}),
+        ("lean:budget=1.5 gb:weights=resident", "lean", {"budget": 1536 * MB, "weights": "resident"}),
     ],
 )
 def test_what_may_be_written(text, name, options):
@@ -25,7 +33,7 @@ def test_what_may_be_written(text, name, options):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("", ["''", "autodiff, mebp, mesp, mesp-store-h"]),
+        ("", ["''", "autodiff, mebp, mesp, mesp-store-h, lean"]),
         ("MeSP", ["'MeSP'", "mesp"]),
         ("lean2", ["'lean2'"]),
         ("mesp:", ["''", "weights"]),
@@ -36,6 +44,14 @@ def test_what_may_be_written(text, name, options):
         ("mesp:weights=fast", ["weights='fast'", "streamed, resident"]),
         ("mesp:weights=resident=now", ["weights='resident=now'"]),
         ("mesp:weights=resident:weights=streamed", ["'weights'", "twice"]),
+        ("mesp:budget=450MB", ["'budget'", "weights, loss, checkpoints, tmpfs"]),
+        ("lean:budget", ["budget=''", "KB, MB or GB"]),
+        ("lean:budget=450", ["budget='450'", "KB, MB or GB"]),
+        ("lean:budget=450MB:budget=450MB", ["'budget'", "twice"]),
+        ("lean:loss=cut", ["loss='cut'", "chunked, full"]),
+        ("lean:tmpfs", ["tmpfs", "checkpoints=disk"]),
+        ("mebp:tmpfs:checkpoints=memory", ["tmpfs", "checkpoints=disk"]),
+        ("mesp:checkpoints=disk:tmpfs=yes", ["'tmpfs'", "no value"]),
         ("autodiff:grad-checkpoint=yes", ["'grad-checkpoint'", "no value"]),
         ("autodiff:grad-checkpoint=", ["'grad-checkpoint'", "no value"]),
     ],
@@ -64,12 +80,83 @@ def test_a_list_refused(text, said):
         parse_methods(text)
 
 
+@pytest.mark.parametrize(
+    "one, other, why",
+    [
+        ("mesp", "mesp:weights=streamed", "(weights=streamed goes without saying)"),
+        ("mesp:loss=chunked", "mesp:checkpoints=memory", "(checkpoints=memory, loss=chunked goes without saying)"),
+        ("lean:budget=450MB", "lean:budget=450mb", ""),
+        ("lean:budget=1GB", "lean:budget=1024.0 MB", ""),
+        ("lean:loss=full:budget=1GB", "lean:budget=1GB:loss=full", ""),
+    ],
+)
+def test_the_same_run_written_in_two_ways_is_named_twice(one, other, why):
+    for first, second in [(one, other), (other, one)]:
+        with pytest.raises(UsageError) as caught:
+            parse_methods(f"{first},mebp,{second}")
+        assert str(caught.value) == f"methods: {first!r} is named twice: {second!r} is the same run{why and ' ' + why}."
+
+
+def test_other_runs_of_a_method_may_stand_beside_it():
+    keys = ["lean", "lean:budget=450MB", "lean:budget=450KB", "lean:checkpoints=disk", "lean:checkpoints=disk:tmpfs", "mesp"]
+    assert [spec.key for spec in parse_methods(",".join(keys))] == keys
+
+
+def test_an_option_not_given_has_its_default():
+    spec = parse_method("lean:loss=full")
+    assert spec.all_options() == {
+        "weights": "streamed",
+        "loss": "full",
+        "checkpoints": "memory",
+        "tmpfs": False,
+        "budget": None,
+    }
+    assert parse_method("lean:budget=1KB").option("budget") == 1024
+    assert parse_method("mebp:checkpoints=disk:tmpfs").option("tmpfs") is True
+    assert parse_method("autodiff").option("grad-checkpoint") is False
+    with pytest.raises(KeyError):
+        parse_method("mesp").option("budget")
+
+
+@pytest.mark.parametrize(
+    "text, size",
+    [
+        ("450MB", 450 * MB),
+        (" 450 MB ", 450 * MB),
+        ("1.5GB", 1536 * MB),
+        ("900000KB", 900000 * 1024),
+        ("0.5kb", 512),
+        ("17.3Mb", round(17.3 * MB)),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_size(text) == size and type(parse_size(text)) is int
+
+
+def test_what_is_no_size():
+    units = ["", "MB", "450", "450M", "450 MiB", "1MB2", "1\nMB"]
+    numbers = ["-1MB", "1e3MB", ".5GB", "1.GB", "1,5GB", "infGB", "nanMB", "९MB"]
+    amounts = ["0MB", "0.0001KB", "2000000000GB", "9" * 400 + "GB"]
+    for text in units + numbers + amounts:
+        with pytest.raises(UsageError, match="KB, MB or GB"):
+            parse_size(text)
+
+
 def test_every_method_is_described():
     assert list(DESCRIPTIONS) == list(METHODS)
 
 
 def test_folder_names_are_distinct_and_plain():
-    keys = [name for name in METHODS] + ["autodiff:grad-checkpoint", "mesp:weights=resident", "mesp:weights=streamed"]
-    names = [folder_name(key) for key in keys]
-    assert len(set(names)) == len(names)
-    assert not any(character in name for name in names for character in ":/\\")
+    """Also where capitals are no different: every option of every method, alone and in pairs."""
+    keys = []
+    for method, options in METHODS.items():
+        written = ["tmpfs:checkpoints=disk"] if "tmpfs" in options else []
+        for option, values in options.items():
+            values = {FLAG: [], SIZE: ["=450MB", "=450 KB", "=4.50GB"]}.get(values, [f"={value}" for value in values[1:]])
+            written += [option + value for value in values] or ([] if option == "tmpfs" else [option])
+        pairs = [f"{a}:{b}" for a in written for b in written if a.split("=")[0] < b.split("=")[0] and "tmpfs" not in a + b]
+        keys += [method, *(f"{method}:{options}" for options in written + pairs)]
+    specs = parse_methods(",".join(keys))
+    names = [folder_name(spec.key).lower() for spec in specs]
+    assert len(set(names)) == len(names) > 50
+    assert not any(character in name for name in names for character in ':/\\*?"<>|')

@@ -1,5 +1,7 @@
 """Loss and input gradient through a frozen head against MLX's autodiff of −log softmax, row by row."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -25,8 +27,8 @@ def reference(plain, n, labels, dense):
 @pytest.fixture(autouse=True, params=[61, 60, 16, 1], ids=lambda rows: f"{rows} entries at a time")
 def chunk(request, monkeypatch):
     """The vocabulary whole, in chunks the last of which is shorter, and entry by entry."""
-    monkeypatch.setattr(cross_entropy, "DEQUANTIZED_ELEMENTS", request.param * HIDDEN)
-    monkeypatch.setattr(cross_entropy, "QUANTIZED_ROWS", request.param)
+    monkeypatch.setattr(cross_entropy, "HEAD_ELEMENTS", request.param * HIDDEN)
+    monkeypatch.setattr(cross_entropy, "HEAD_ROWS", request.param)
     return request.param
 
 
@@ -35,17 +37,40 @@ def labels(request):
     return np.array(LABELS[request.param], np.int32)
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["", "full"])
 @pytest.mark.parametrize("bits, kernel", [(None, "dequantize"), (4, "dequantize"), (4, "quantized"), (6, "quantized")])
-def test_loss_and_gradient(labels, bits, kernel, make_linear, noise, plain, assert_close):
+def test_loss_and_gradient(labels, bits, kernel, full, make_linear, noise, plain, assert_close):
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=bits, kernel=kernel, dtype=mx.bfloat16)
     n = noise(*labels.shape, HIDDEN, scale=2.0)
     expected, expected_dn = reference(plain, n, labels, dense)
-    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head))
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), full)
     assert loss.shape == () and loss.dtype == mx.float32
     assert loss.item() == pytest.approx(expected.item(), rel=2e-6)
     assert_close(dn, expected_dn, name="dn")
     unlabelled = np.array(dn)[labels < 0]
     assert not unlabelled.any()
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["", "full"])
+@pytest.mark.parametrize("cap, scale", [(30.0, 2.0), (1.5, 1.5), (30.0, 300.0)], ids=["hardly", "bent", "flat"])
+def test_softcapped_logits(cap, scale, full, labels, make_linear, noise, assert_close):
+    """c·tanh(z/c) against autodiff: where hardly a logit feels it, where all do, and where some are at ±c."""
+    linear, dense, _ = make_linear(VOCAB, HIDDEN, bits=4)
+    head, n = replace(Head.of(linear), softcap=cap), noise(*labels.shape, HIDDEN, scale=scale)
+    rows, wanted = np.nonzero(labels >= 0), labels[labels >= 0]
+
+    def plainly(n):
+        z = cap * mx.tanh((n @ dense.T) / cap)
+        z = z[mx.array(rows[0]), mx.array(rows[1])]
+        return (mx.log(mx.exp(z).sum(axis=-1)) - z[mx.arange(len(wanted)), mx.array(wanted)]).sum()
+
+    expected, expected_dn = mx.value_and_grad(plainly)(n)
+    loss, dn = cross_entropy.forward_backward(n, labels, head, full)
+    assert loss.item() == pytest.approx(expected.item(), rel=2e-6)
+    # At ±c the derivative 1 − tanh² is a small difference of large numbers, in autodiff as well.
+    assert_close(dn, expected_dn, 1e-4 if scale > cap else 1e-5, "dn")
+    assert not np.array(dn)[labels < 0].any()
+    assert_close(cross_entropy.logits(n, head), cap * mx.tanh((n @ dense.T) / cap))
 
 
 def test_more_than_one_row_block_of_the_vocabulary(make_linear, noise, plain, assert_close, monkeypatch):
@@ -90,12 +115,13 @@ def test_no_label_at_all_is_no_loss(make_linear, noise):
     assert dn.shape == (2, 3, HIDDEN) and mx.abs(dn).max().item() == 0
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["", "full"])
 @pytest.mark.parametrize("scale", [300.0, 1e4])
-def test_huge_logits_stay_finite(scale, make_linear, noise):
+def test_huge_logits_stay_finite(scale, full, make_linear, noise):
     labels = np.array(LABELS["all rows"])
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=4)
     n = noise(*labels.shape, HIDDEN, scale=scale)
-    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head))
+    loss, dn = cross_entropy.forward_backward(n, labels, Head.of(head), full)
     z = np.array(n @ dense.T).reshape(-1, VOCAB).astype(np.float64)
     top = z.max(axis=1, keepdims=True)
     expected = (np.log(np.exp(z - top).sum(axis=1)) + top[:, 0] - z[range(len(z)), labels.reshape(-1)]).sum()

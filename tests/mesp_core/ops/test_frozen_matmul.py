@@ -1,5 +1,8 @@
 """y = x·W₀ᵀ + b and ∂x = g·W₀ against a plain product by a matrix that numpy unpacked."""
 
+import mmap
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -7,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mesp_core.ops import frozen_matmul
+from mesp_core.safetensors import read_header
+from mesp_core.stored_tensor import StoredTensor
 
 KERNELS = ("quantized", "dequantize")
 FORMATS = [None, *[(bits, group_size) for bits in (2, 3, 4, 5, 6, 8) for group_size in (32, 64, 128)]]
@@ -149,3 +154,83 @@ def test_the_reference_itself_is_not_the_function_under_test(make_linear):
     _, dense, _ = make_linear(16, 64, bits=8)
     _, original, _ = make_linear(16, 64)
     assert 0 < np.linalg.norm(np.array(dense - original)) / np.linalg.norm(np.array(original)) < 0.01
+
+
+@pytest.fixture
+def store(tmp_path):
+    """store(linear) -> the same layer with its matrices in a file."""
+
+    def write(linear):
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.safetensors"
+        arrays = {name: getattr(linear, name) for name in ("weight", "scales", "biases")}
+        arrays = {name: array for name, array in arrays.items() if array is not None}
+        mx.save_safetensors(str(file), arrays)
+        with file.open("rb") as stream:
+            mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        entries = read_header(file)
+        return replace(linear, **{name: StoredTensor(entries[name], mapping, lambda: None) for name in arrays})
+
+    return write
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("scales", [mx.float16, mx.bfloat16], ids=str)
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_a_layer_in_its_file_multiplies_as_one_in_memory(
+    format, scales, kernel, make_linear, store, noise, assert_close, monkeypatch
+):
+    """Whole, in row blocks that do not divide it, and in parts; rows and columns are cut between words whatever the bits."""
+    linear, dense, _ = make_linear(150, 384, **quantised(format), dtype=scales, bias=True, kernel=kernel)
+    stored = store(linear)
+    assert stored.stored and not linear.stored
+    x, g = noise(3, 384), noise(3, 150, seed=2)
+    y, dx = x @ dense.T + linear.bias.astype(mx.float32), g @ dense
+    row = (linear.weight.nbytes + (0 if format is None else 2 * linear.scales.nbytes)) // 150
+    for elements, packed in ((10**9, 10**9), (40 * 384, 70 * row)):
+        monkeypatch.setattr(frozen_matmul, "BLOCK_ELEMENTS", elements)
+        monkeypatch.setattr(frozen_matmul, "STORED_BYTES", packed)
+        assert_close(frozen_matmul.forward(x, stored), y, name="y")
+        assert_close(frozen_matmul.backward(g, stored), dx, name="dx")
+    assert frozen_matmul.stored_blocks(stored) == [(0, 64), (64, 128), (128, 150)]
+    rows, columns = frozen_matmul.outputs(stored, 30, 75), frozen_matmul.inputs(stored, 128, 256)
+    assert not rows.stored and not columns.stored and columns.bias is None
+    assert_close(frozen_matmul.forward(x, rows), y[:, 30:75], name="rows")
+    assert_close(frozen_matmul.backward(g[:, 30:75], rows), g[:, 30:75] @ dense[30:75], name="rows, back")
+    assert_close(frozen_matmul.forward(x[:, 128:256], columns), x[:, 128:256] @ dense[:, 128:256].T, name="columns")
+    assert_close(frozen_matmul.backward(g, columns), g @ dense[:, 128:256], name="columns, back")
+    ids = np.array([149, 0, 0, 17])
+    assert_close(frozen_matmul.dequantized_rows(stored, ids), dense[mx.array(ids)], 1e-6, "ids")
+
+
+@pytest.mark.parametrize("group_size, start, stop", [(32, 16, 64), (64, 0, 96), (32, 32, 40)])
+def test_columns_that_cut_a_group_are_refused(group_size, start, stop, make_linear):
+    linear, _, _ = make_linear(4, 128, bits=3, group_size=group_size)
+    with pytest.raises(ValueError, match="cut a group"):
+        frozen_matmul.inputs(linear, start, stop)
+
+
+@pytest.mark.parametrize(
+    "formats", [(None, None), ((4, 32), (4, 32)), ((3, 64), (3, 64)), ((4, 32), (8, 64)), (None, (4, 32))], ids=str
+)
+@pytest.mark.parametrize("in_file", [False, True])
+def test_stacked_rows(in_file, formats, make_linear, store, assert_close):
+    made = [make_linear(50, 128, **quantised(each), dtype=mx.float16, seed=seed) for seed, each in enumerate(formats)]
+    linears = [store(linear) if in_file else linear for linear, _, _ in made]
+    stacked = frozen_matmul.stacked_outputs(linears, 10, 33)
+    assert stacked.shape == (46, 128) and stacked.dtype == mx.float32
+    assert_close(stacked, mx.concatenate([dense[10:33] for _, dense, _ in made]), 1e-6)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS["quantized"], ids=str)
+def test_many_row_blocks_in_16_bits_are_added_in_float32(dtype, make_linear, store, noise, assert_close, monkeypatch):
+    """1024 rows in 16 blocks: what the blocks' own products are, summed and rounded once."""
+    linear, dense, _ = make_linear(1024, 64, bits=4, dtype=dtype, kernel="quantized")
+    g = noise(5, 1024, dtype=dtype)
+    monkeypatch.setattr(frozen_matmul, "STORED_BYTES", 64 * 40)
+    blocks = frozen_matmul.stored_blocks(linear)
+    assert len(blocks) >= 16
+    products = [frozen_matmul.backward(g[:, a:b], frozen_matmul.outputs(linear, a, b)) for a, b in blocks]
+    dx = frozen_matmul.backward(g, store(linear))
+    assert dx.dtype == dtype
+    assert mx.array_equal(dx, sum(product.astype(mx.float32) for product in products).astype(dtype))
+    assert_close(dx, g.astype(mx.float32) @ dense, BOUNDS["quantized"][dtype])

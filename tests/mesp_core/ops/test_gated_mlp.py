@@ -43,3 +43,14 @@ def test_far_from_zero_the_gate_is_open_or_shut(dtype):
     assert mx.allclose(gated_mlp.forward(gate, up), mx.array([[0, 0, 300, 6000]]).astype(dtype), rtol=1e-2).item()
     assert mx.allclose(dgate, mx.array([[0, 0, 6, 6]]).astype(dtype)).item()
     assert mx.allclose(dup, mx.array([[0, 0, 200, 4000]]).astype(dtype), rtol=1e-2).item()
+
+
+def test_autodiff_through_it(noise, plain, assert_close):
+    """Of the forward, as `mebp` does; and far from zero it is as flat as the hand-written backward says."""
+    g, gate, up = noise(3, 7, seed=1), noise(3, 7, seed=2), noise(3, 7, seed=3)
+    _a, *expected = reference(plain, g, gate, up)
+    for found, wanted in zip(mx.vjp(gated_mlp.forward, [gate, up], [g])[1], expected, strict=True):
+        assert_close(found, wanted)
+    gate, up, g = mx.array([[-2000.0, 2000.0]]), mx.full((1, 2), 3.0), mx.full((1, 2), 2.0)
+    for found, wanted in zip(mx.vjp(gated_mlp.forward, [gate, up], [g])[1], gated_mlp.backward(g, gate, up), strict=True):
+        assert mx.array_equal(found, wanted).item()

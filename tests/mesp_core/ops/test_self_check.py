@@ -10,8 +10,13 @@ from mesp_core.checkpoint import open_checkpoint
 from mesp_core.config import RunConfig
 from mesp_core.data.batches import Batch
 from mesp_core.methods import block as decoder_block
-from mesp_core.methods import mebp, mesp
+from mesp_core.methods import chunks, mebp, mesp, mlp, token_loss
+from mesp_core.methods.block import BlockShape
 from mesp_core.methods.blockwise import Blockwise
+from mesp_core.methods.build import build_method
+from mesp_core.methods.keep import Keep
+from mesp_core.methods.lean import Lean
+from mesp_core.methods.rerun import Rerun
 from mesp_core.models.architecture import projection_path
 from mesp_core.ops.self_check import check_kernel
 from mesp_core.weights import Weights
@@ -127,14 +132,17 @@ def adapters_for():
     return make
 
 
-def run(weights, adapters, batch, block_backward=mesp.block_backward):
-    return Blockwise(weights, 2.0, block_backward).loss_and_gradients(adapters, batch, 1 / batch.tokens)
+def run(weights, adapters, batch, method="mesp"):
+    shape = BlockShape.of(weights.checkpoint.architecture)
+    rerun = {"mesp": mesp.block_backward, "mebp": mebp.block_backward}
+    passes = Lean(shape, Keep(2)) if method == "lean" else Rerun(shape, rerun[method])
+    return Blockwise(weights, 2.0, passes).loss_and_gradients(adapters, batch, 1 / batch.tokens)
 
 
-@pytest.mark.parametrize("block_backward", [mesp.block_backward, mebp.block_backward], ids=["mesp", "mebp"])
-@pytest.mark.parametrize("resident", [False, True])
+@pytest.mark.parametrize("method", ["mesp", "mebp", "lean"])
+@pytest.mark.parametrize("mode", ["streamed", "resident"])
 def test_the_wrong_kind_alone_is_avoided_and_gradients_are_right_again(
-    resident, block_backward, qwen2_folder, plant, batch, adapters_for, relative_error
+    mode, method, qwen2_folder, plant, batch, adapters_for, relative_error
 ):
     checkpoint = open_checkpoint(qwen2_folder)
     adapters = adapters_for(checkpoint)
@@ -142,12 +150,12 @@ def test_the_wrong_kind_alone_is_avoided_and_gradients_are_right_again(
 
     # 96 rows: gate_proj and up_proj
     plant(doubled, lambda transpose, out_features, **facts: not transpose and out_features == 96)
-    unchecked = Weights(checkpoint, mx.float32, "quantized", resident)
-    _, wrong = run(unchecked, adapters, batch, block_backward)
+    unchecked = Weights(checkpoint, mx.float32, "quantized", mode)
+    _, wrong = run(unchecked, adapters, batch, method)
     first = projection_path(0, "q_proj")
     assert relative_error(wrong[first]["lora_b"], expected[first]["lora_b"]) > 1e-2  # the plant does harm
 
-    checked = Weights(checkpoint, mx.float32, "quantized", resident)
+    checked = Weights(checkpoint, mx.float32, "quantized", mode)
     checked.check_kernels(16)
     kernels = {name: linear.kernel for name, linear in checked.block(1).linears.items()}
     assert {name for name, kernel in kernels.items() if kernel == "dequantize"} == {"gate_proj", "up_proj"}
@@ -155,19 +163,20 @@ def test_the_wrong_kind_alone_is_avoided_and_gradients_are_right_again(
     assert checked.head().kernel == "quantized"
     bad = [name for name, verdict in checked.verdicts.items() if not verdict.ok]
     assert bad == [f"{name} 64→96, 4 bits, group 32" for name in ("gate_proj", "up_proj")]
-    found_loss, found = run(checked, adapters, batch, block_backward)
+    found_loss, found = run(checked, adapters, batch, method)
     assert found_loss.item() == pytest.approx(loss.item(), rel=1e-6)
     for path, pair in expected.items():
         for part, gradient in pair.items():
             assert relative_error(found[path][part], gradient) <= 1e-5, f"{path}.{part}"
 
 
+@pytest.mark.parametrize("method", ["mesp", "lean"])
 @pytest.mark.parametrize("features, names", [(64, {"gate_proj", "up_proj"}), (32, {"gate_proj", "up_proj"})])
 def test_a_kernel_wrong_only_for_the_parts_of_an_mlp_is_found(
-    features, names, qwen2_folder, plant, batch, adapters_for, relative_error, monkeypatch
+    features, names, method, qwen2_folder, plant, batch, adapters_for, relative_error, monkeypatch
 ):
-    """The backward takes 96 features as 64 and 32: shapes that no whole layer has."""
-    monkeypatch.setattr(decoder_block, "QUANTIZED_PART", 64)
+    """The MLP takes 96 features as 64 and 32: shapes that no whole layer has."""
+    monkeypatch.setattr(mlp, "MLP_FEATURES", 64)
     checkpoint = open_checkpoint(qwen2_folder)
     adapters = adapters_for(checkpoint)
     _, expected = run(Weights(checkpoint, mx.float32, "dequantize"), adapters, batch)
@@ -176,7 +185,7 @@ def test_a_kernel_wrong_only_for_the_parts_of_an_mlp_is_found(
     weights.check_kernels(16, decoder_block.used_shapes)
     wrong = {name for name, linear in weights.block(0).linears.items() if linear.kernel == "dequantize"}
     assert wrong >= names
-    _, found = run(weights, adapters, batch)
+    _, found = run(weights, adapters, batch, method)
     assert max(relative_error(found[p][k], expected[p][k]) for p in expected for k in expected[p]) <= 1e-5
 
 
@@ -223,3 +232,17 @@ def test_the_head_is_checked_in_float32_whatever_the_activations_are(name, reque
     weights.check_kernels(16)
     assert weights.block(0).linears["q_proj"].kernel == "quantized"  # float16 is right
     assert weights.head().kernel == "dequantize"
+
+
+def test_as_many_rows_are_tried_as_lean_takes_at_once(qwen2_folder, plant, batch, adapters_for, relative_error, monkeypatch):
+    """Of a batch of 2 × 8 tokens lean multiplies 10 rows and then 6, and of its labelled ones 10 and then 3."""
+    checkpoint = open_checkpoint(qwen2_folder)
+    adapters = adapters_for(checkpoint)
+    _, expected = run(Weights(checkpoint, mx.float32, "dequantize"), adapters, batch)
+    monkeypatch.setattr(chunks, "TOKENS", 10)
+    monkeypatch.setattr(token_loss, "TOKENS", 10)
+    plant(doubled, lambda transpose, rows, **facts: not transpose and rows == 10)
+    config = RunConfig(method="lean", rank=4, alpha=8.0, seq_len=8, batch_size=2, dtype="float32", kernel="quantized")
+    method, _ = build_method(config, checkpoint, adapters)
+    _, found = method.loss_and_gradients(adapters, batch, 1 / batch.tokens)
+    assert max(relative_error(found[p][k], expected[p][k]) for p in expected for k in expected[p]) <= 1e-5

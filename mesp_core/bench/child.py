@@ -1,0 +1,140 @@
+"""The computing side of a trial, with BLAS preloaded: does its steps and says on stdout what each took.
+
+python -m mesp_core.bench.child
+"""
+
+import gc
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mesp_core.bench.trial import MEBP_PEAK, Trial
+from mesp_core.checkpoint import Checkpoint
+from mesp_core.config import RunConfig, preset
+from mesp_core.errors import MespError, UsageError
+
+Reply = dict[str, Any]
+SEED = 0
+
+
+def _compute(trial: Trial, folder: Path, log: Callable[[str], None]) -> Iterator[Reply]:
+    """Yield the baseline, and after each step what it took."""
+    import mlx.core as mx
+
+    from mesp_core.adapter import initial_adapters
+    from mesp_core.checkpoint import open_checkpoint
+    from mesp_core.memory import MB, read_footprint
+    from mesp_core.methods.build import build_method
+    from mesp_core.train import StepResult, train
+
+    mx.set_cache_limit(0)
+    if any(method.startswith("autodiff") for method in trial.methods):
+        import mlx_lm  # noqa: F401 (before the baseline, as in the worker)
+    yield {"baseline_mb": read_footprint(os.getpid()).current / MB}
+
+    whole = open_checkpoint(folder)
+    checkpoint = _first_blocks(whole, trial.blocks)
+    batch = _batch(trial, checkpoint.architecture.vocab_size)
+    config = preset("paper", seq_len=trial.seq_len, dtype=trial.dtype, adapter_dtype=trial.dtype, steps=1, seed=SEED)
+    engines, keys = {}, {}
+    try:
+        for turn in range(trial.rounds):
+            for name in trial.methods:
+                own = config.replace(method=keys.setdefault(name, name))
+                adapters = initial_adapters(checkpoint.architecture, own)
+                if name not in engines:
+                    engines[name], _ = build_method(own, checkpoint, adapters, lambda level, message: log(message))
+                results: list[StepResult] = []
+                train(own, engines[name], adapters, iter([batch]), results.append)
+                (result,) = results
+                yield {
+                    "method": name,
+                    "key": own.method,
+                    "seconds": result.seconds,
+                    "peak_by_phase_mb": result.peak_by_phase_mb,
+                    "blocks": checkpoint.architecture.num_hidden_layers,
+                    "blocks_of_model": whole.architecture.num_hidden_layers,
+                    "left_out_mb": {part: n / MB for part, n in _left_out(own, whole, checkpoint, adapters).items()},
+                }
+                adapters = None
+                if name == "mebp":
+                    size = f"{int(result.peak_mb * 1024)}KB"
+                    keys = {other: other.replace(MEBP_PEAK, size) for other in trial.methods} | keys
+                if turn == trial.rounds - 1:  # makes room for those that are yet to come
+                    engines.pop(name).close()
+                    gc.collect()
+    finally:
+        for engine in engines.values():
+            engine.close()
+
+
+def _first_blocks(checkpoint: Checkpoint, blocks: int) -> Checkpoint:
+    """The model cut after so many blocks, with its own embedding, last norm and head; 0: as it is."""
+    if not blocks:
+        return checkpoint
+    return replace(checkpoint, architecture=replace(checkpoint.architecture, num_hidden_layers=blocks))
+
+
+def _left_out(config: RunConfig, whole: Checkpoint, checkpoint: Checkpoint, adapters: Any) -> dict[str, int]:
+    """The bytes of adapters and, where they are in memory, block inputs of the blocks that were cut off."""
+    from mesp_core.methods.build import activation_dtype
+    from mesp_core.methods.names import parse_method
+
+    blocks = checkpoint.architecture.num_hidden_layers
+    missing = whole.architecture.num_hidden_layers - blocks
+    if not missing:
+        return {}
+    held = sum(array.nbytes for pair in adapters.values() for array in pair.values())
+    left_out = {"adapters": missing * held // blocks}
+    if parse_method(config.method).option("checkpoints") == "memory":
+        item = activation_dtype(config, checkpoint).size
+        left_out["block inputs"] = missing * config.seq_len * checkpoint.architecture.hidden_size * item
+    return left_out
+
+
+def _batch(trial: Trial, vocab_size: int):
+    """One sample of random ids; as many of its labels as are asked for, at random places."""
+    import numpy as np
+
+    from mesp_core.data.batches import NO_LOSS, Batch
+
+    rng = np.random.default_rng(SEED)
+    ids = rng.integers(0, vocab_size, (1, trial.seq_len + 1)).astype(np.int32)
+    labels = ids[:, 1:].copy()
+    tokens = max(1, round(trial.labelled * trial.seq_len))
+    labels[0, rng.permutation(trial.seq_len)[tokens:]] = NO_LOSS
+    return Batch(ids[:, :-1].copy(), labels, tokens)
+
+
+def _main() -> None:
+    # Libraries may print; only replies go to the parent.
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def reply(values: Reply) -> None:
+        print(json.dumps(values), file=out, flush=True)
+
+    request = json.loads(sys.stdin.readline())
+    # Its end is the parent's, and a step may take minutes.
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+    trial = Trial(**request["trial"] | {"methods": tuple(request["trial"]["methods"])})
+    try:
+        for values in _compute(trial, Path(request["folder"]), lambda message: reply({"log": message})):
+            reply(values)
+    except Exception as error:
+        traceback.print_exc()
+        known = isinstance(error, MespError)
+        message = str(error) if known else f"bench: unexpected {type(error).__name__}: {error}"
+        reply({"error": message, "usage": isinstance(error, UsageError)})
+    sys.stderr.flush()
+    os._exit(0)  # the thread sits in a read
+
+
+if __name__ == "__main__":
+    _main()
