@@ -18,9 +18,8 @@ from mesp_core.models.architecture import Architecture
 from mesp_core.ops import attention, cross_entropy, frozen_matmul, gated_mlp, lora_linear, rms_norm, rope
 from mesp_core.ops.frozen_matmul import FrozenLinear
 from mesp_core.ops.rope import Rotation
+from mesp_core.portions import MESP_FEATURES
 from mesp_core.weights import Block
-
-PART_ELEMENTS = frozen_matmul.BLOCK_ELEMENTS  # of each of the MLP's matrices, dequantised at once in the backward
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,9 @@ def backward(
     # MLP
     n = rms_norm.forward(kept.x2, block.norms["post_attention_layernorm"], shape.eps)
     of_mlp, n = (mlp.operand(part.reshape(-1, part.shape[-1]), block.linears) for part in (g, n))
+    part_elements = min(frozen_matmul.BLOCK_ELEMENTS, MESP_FEATURES * x.shape[-1])
     nothing, all_rows = mlp.Activations((), *n.shape, n.dtype), slice(0, n.shape[0])
-    dn = mlp.backward(of_mlp, n, block.linears, adapters, sums, PART_ELEMENTS, nothing, all_rows).reshape(x.shape)
+    dn = mlp.backward(of_mlp, n, block.linears, adapters, sums, part_elements, nothing, all_rows).reshape(x.shape)
     of_mlp = n = None
     g = g + rms_norm.backward(dn, kept.x2, block.norms["post_attention_layernorm"], shape.eps)
     mx.eval(g)

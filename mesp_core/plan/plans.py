@@ -21,9 +21,9 @@ PLACES = {"memory": "in memory", "disk": "on disk"}
 # one very small model (hidden size 256), whose matrices are a single row block each.
 BUDGET_MARGIN = 0.04
 # Training memory above the allocator's peak: malloc, the BLAS's buffers, code first used in training. Measured in workers
-# under Linux, as `training_memory_mb` − `allocator_peak_mb` of results.json: qwen2.5-0.5b, 256 tokens, preset paper, two
-# steps of `mesp compare`; autodiff's (19 and 30 in two runs, with SmolLM2-135M) lies between.
-OVERHEAD_MB = {"lean": 13.0, "mesp": 16.0, "mesp-store-h": 16.0, "mebp": 21.0, "autodiff": 25.0}
+# under Linux, as `training_memory_mb` − `allocator_peak_mb` of results.json: qwen2.5-0.5b, 256 tokens, preset paper with
+# float32 adapters, two steps of `mesp compare`; autodiff's (19 and 30 in two runs, with SmolLM2-135M) lies between.
+OVERHEAD_MB = {"lean": 6.0, "mesp": 12.5, "mesp-store-h": 12.5, "mebp": 23.0, "autodiff": 25.0}
 
 
 @dataclass(frozen=True)

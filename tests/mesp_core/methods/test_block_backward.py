@@ -193,7 +193,7 @@ def test_the_mlp_by_parts_is_the_whole(kernel, targets, make_block, make_adapter
     x, g = noise(2, 7, HIDDEN, seed=1), noise(2, 7, HIDDEN, seed=2)
     expected, expected_gradients = mebp.block_backward(g, x, block, adapters, SHAPE)
     for features, parts in ((32, 3), (64, 2)):
-        monkeypatch.setattr(decoder_block, "PART_ELEMENTS", features * HIDDEN)
+        monkeypatch.setattr(decoder_block, "MESP_FEATURES", features)
         monkeypatch.setattr(mlp, "MLP_FEATURES", features)
         gate, _, down = mlp.one_kernel(block.linears)
         assert len(list(mlp.feature_ranges(gate, down, features * HIDDEN))) == parts
