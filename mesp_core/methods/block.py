@@ -87,8 +87,7 @@ def backward(
     n = rms_norm.forward(kept.x2, block.norms["post_attention_layernorm"], shape.eps)
     of_mlp, n = (mlp.operand(part.reshape(-1, part.shape[-1]), block.linears) for part in (g, n))
     part_elements = min(frozen_matmul.BLOCK_ELEMENTS, MESP_FEATURES * x.shape[-1])
-    nothing, all_rows = mlp.Activations((), *n.shape, n.dtype), slice(0, n.shape[0])
-    dn = mlp.backward(of_mlp, n, block.linears, adapters, sums, part_elements, nothing, all_rows).reshape(x.shape)
+    dn = mlp.backward(of_mlp, n, block.linears, adapters, sums, part_elements).reshape(x.shape)
     of_mlp = n = None
     g = g + rms_norm.backward(dn, kept.x2, block.norms["post_attention_layernorm"], shape.eps)
     mx.eval(g)

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from mesp_core.methods import mlp
+from mesp_core.methods import mlp, norm
 from mesp_core.methods.block import BlockShape, join_heads, split_heads
 from mesp_core.methods.chunks import rowwise
 from mesp_core.methods.gradient_sums import Adapters, Gradients, GradientSums
 from mesp_core.methods.keep import ATTENTION, Keep
 from mesp_core.methods.mlp import Activations
 from mesp_core.ops import attention, lora_linear, rms_norm, rope
-from mesp_core.portions import NORM_TOKENS
 from mesp_core.weights import Block
 
 QKV = ("q_proj", "k_proj", "v_proj")
@@ -91,7 +90,7 @@ class Lean:
             of_rows = mlp.operand(g[rows], block.linears)
             dn = mlp.backward(of_rows, n, block.linears, adapters, sums, self.keep.part_elements, activations, rows)
             n = of_rows = None
-            return (self._add_norm_backward(g[rows], dn, x2[rows], block.norms["post_attention_layernorm"]),)
+            return (norm.backward(dn, x2[rows], block.norms["post_attention_layernorm"], self.shape.eps, g[rows]),)
 
         (g,) = rowwise(tokens, through_mlp)
         x2 = activations = None
@@ -116,7 +115,7 @@ class Lean:
                 dn = more if dn is None else dn + more
                 mx.eval(dn)
             n = more = None
-            return (self._add_norm_backward(g[rows], dn, x[rows], block.norms["input_layernorm"]),)
+            return (norm.backward(dn, x[rows], block.norms["input_layernorm"], self.shape.eps, g[rows]),)
 
         (dx,) = rowwise(tokens, through_projections)
         x = g = dq = dk = dv = None
@@ -143,14 +142,6 @@ class Lean:
         flat = o.reshape(batch * length, -1)
         (x2,) = rowwise(batch * length, lambda rows: (x[rows] + _linear(flat[rows], "o_proj", block, adapters),))
         return Attended(q, k, v, split_heads(o, self.shape.heads), lse, x2)
-
-    def _add_norm_backward(self, g: mx.array, dn: mx.array, x: mx.array, weight: mx.array) -> mx.array:
-        """g + ∂L/∂x through a norm, in g's dtype; a few rows at a time, as the norm's backward takes five float32 arrays."""
-
-        def few(rows: slice) -> tuple[mx.array]:
-            return (g[rows] + rms_norm.backward(dn[rows], x[rows], weight, self.shape.eps).astype(g.dtype),)
-
-        return rowwise(g.shape[0], few, NORM_TOKENS)[0]
 
 
 def _norm(x: mx.array, block: Block, name: str, shape: BlockShape) -> mx.array:

@@ -39,13 +39,16 @@ class Activations:
         return None if kept is None else kept[rows, features].astype(dtype)
 
 
+NOTHING_KEPT, ALL_ROWS = Activations((), 0, 0, mx.float32), slice(None)
+
+
 def forward(
     n: mx.array,
     linears: Mapping[str, FrozenLinear],
     adapters: Adapters,
     part_elements: int,
-    kept: Activations,
-    rows: slice,
+    kept: Activations = NOTHING_KEPT,
+    rows: slice = ALL_ROWS,
 ) -> mx.array:
     """n (T × C), as `operand` gives it -> y (T × C) float32. `kept` gets what it is to keep, as its `rows`.
 
@@ -83,8 +86,8 @@ def backward(
     adapters: Adapters,
     sums: GradientSums,
     part_elements: int,
-    kept: Activations,
-    rows: slice,
+    kept: Activations = NOTHING_KEPT,
+    rows: slice = ALL_ROWS,
 ) -> mx.array:
     """g = ∂L/∂y, n (T × C), both as `operand` gives them -> ∂L/∂n (T × C) float32; the adapters' gradients go into `sums`.
 

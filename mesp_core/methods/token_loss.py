@@ -3,16 +3,17 @@
 import mlx.core as mx
 import numpy as np
 
-from mesp_core.methods.chunks import row_slices, rowwise
+from mesp_core.methods import norm
+from mesp_core.methods.chunks import row_slices
 from mesp_core.ops import cross_entropy, rms_norm
 from mesp_core.ops.cross_entropy import Head
-from mesp_core.portions import NORM_TOKENS, TOKENS
+from mesp_core.portions import TOKENS
 
 
 def loss_and_gradient(
-    x: mx.array, labels: np.ndarray, norm: mx.array, eps: float, head: Head, full: bool = False
+    x: mx.array, labels: np.ndarray, weight: mx.array, eps: float, head: Head, full: bool = False
 ) -> tuple[mx.array, mx.array]:
-    """x (B × L × C), labels (B × L, -1: none) -> Σ loss (float32), ∂Σ loss/∂x (B × L × C), both evaluated.
+    """x (B × L × C), labels (B × L, -1: none), `weight` of the norm -> Σ loss (float32), ∂Σ loss/∂x (B × L × C), evaluated.
 
     A token without a label costs nothing: its row is never normalised nor multiplied. `full`: all logits of all labelled
     tokens at once, as most trainers do, instead of some tokens and some of the vocabulary at a time.
@@ -28,11 +29,11 @@ def loss_and_gradient(
     for rows in row_slices(len(labelled), len(labelled) if full else TOKENS):
         at = mx.array(labelled[rows])
         xs = x[rows] if whole else x[at]
-        n = rms_norm.forward(xs, norm, eps)
+        n = rms_norm.forward(xs, weight, eps)
         mx.eval(xs, n)
         loss, dn = cross_entropy.forward_backward(n, labels[labelled[rows]], head, full)
         n = None
-        (of_rows,) = rowwise(len(xs), lambda few: (rms_norm.backward(dn[few], xs[few], norm, eps),), NORM_TOKENS)  # noqa: B023
+        of_rows = norm.backward(dn, xs, weight, eps)
         dn = xs = None
         total = total + loss
         if whole and len(labelled[rows]) == len(labelled):

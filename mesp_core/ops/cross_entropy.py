@@ -33,7 +33,7 @@ class Head:
 
     @classmethod
     def of(cls, linear: FrozenLinear) -> "Head":
-        """The head of a layer that is held as a whole."""
+        """The head of a layer, held or in its file."""
 
         def rows(ids: np.ndarray) -> mx.array:
             return frozen_matmul.dequantized_rows(linear, mx.array(ids))

@@ -7,7 +7,6 @@ wherever `quantized` fails the self-check (ops/self_check.py), and never more th
 W₀ may lie in a file (stored_tensor.py). Then it is read row block by row block, each one gone before the next is read.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import mlx.core as mx
@@ -108,25 +107,6 @@ def inputs(linear: FrozenLinear, start: int, stop: int) -> FrozenLinear:
     if linear.bits is not None and (start % linear.group_size or stop % linear.group_size):
         raise ValueError(f"inputs {start}…{stop} cut a group of {linear.group_size}")
     return _part(linear, slice(None), slice(start, stop), None)
-
-
-def stacked_outputs(linears: Sequence[FrozenLinear], start: int, stop: int) -> mx.array:
-    """Rows start…stop-1 of each layer's W₀, the layers' one below another: (n·(stop − start) × in) in float32.
-
-    One product by it does the work of n. It is stacked as it is stored where all are stored alike: stacking float rows
-    takes half as much memory again, and a third more time.
-    """
-    rows = slice(start, stop)
-    if len({(linear.bits, linear.group_size, *_dtypes(linear)) for linear in linears}) > 1:
-        return mx.concatenate([dequantized_rows(linear, rows) for linear in linears])
-    first = linears[0]
-    names = ("weight",) if first.bits is None else ("weight", "scales", "biases")
-    stacks = {name: mx.concatenate([getattr(linear, name)[rows] for linear in linears]) for name in names}
-    return dequantized_rows(replace(first, **stacks), slice(None))
-
-
-def _dtypes(linear: FrozenLinear) -> list[mx.Dtype]:
-    return [a.dtype for a in (linear.weight, linear.scales, linear.biases) if a is not None]
 
 
 def _part(linear: FrozenLinear, rows: slice, columns: slice, bias: mx.array | None) -> FrozenLinear:

@@ -140,7 +140,7 @@ def attention_backward(s: Sizes) -> list[Moment]:
 
 
 def _few_rows(s: Sizes, rows: int) -> Moment:
-    """`_add_norm_backward`: its result, and a few rows of the norm's backward."""
+    """methods/norm.py: its result, and a few rows of the norm's backward."""
     few = min(rows, NORM_TOKENS)
     return {STATES: (s.of_item(rows, s.hidden) if rows > few else 0) + s.norm_backward(few)}
 

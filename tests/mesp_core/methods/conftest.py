@@ -10,7 +10,7 @@ from mesp_core.adapter import initial_adapters
 from mesp_core.checkpoint import open_checkpoint
 from mesp_core.config import RunConfig
 from mesp_core.data.batches import Batch
-from mesp_core.methods import chunks, lean, token_loss
+from mesp_core.methods import chunks, norm, token_loss
 from mesp_core.methods.autodiff import Autodiff
 from mesp_core.methods.block import BlockShape
 from mesp_core.methods.blockwise import Blockwise
@@ -156,7 +156,7 @@ def in_small_pieces(monkeypatch):
     """
     monkeypatch.setattr(chunks, "TOKENS", 16)
     monkeypatch.setattr(token_loss, "TOKENS", 9)
-    monkeypatch.setattr(lean, "NORM_TOKENS", 7)
+    monkeypatch.setattr(norm, "NORM_TOKENS", 7)
     monkeypatch.setattr(attention, "TILE_ROWS", 24)
     monkeypatch.setattr(attention, "TILE_KEYS", 16)
 

@@ -209,18 +209,6 @@ def test_columns_that_cut_a_group_are_refused(group_size, start, stop, make_line
         frozen_matmul.inputs(linear, start, stop)
 
 
-@pytest.mark.parametrize(
-    "formats", [(None, None), ((4, 32), (4, 32)), ((3, 64), (3, 64)), ((4, 32), (8, 64)), (None, (4, 32))], ids=str
-)
-@pytest.mark.parametrize("in_file", [False, True])
-def test_stacked_rows(in_file, formats, make_linear, store, assert_close):
-    made = [make_linear(50, 128, **quantised(each), dtype=mx.float16, seed=seed) for seed, each in enumerate(formats)]
-    linears = [store(linear) if in_file else linear for linear, _, _ in made]
-    stacked = frozen_matmul.stacked_outputs(linears, 10, 33)
-    assert stacked.shape == (46, 128) and stacked.dtype == mx.float32
-    assert_close(stacked, mx.concatenate([dense[10:33] for _, dense, _ in made]), 1e-6)
-
-
 @pytest.mark.parametrize("dtype", BOUNDS["quantized"], ids=str)
 def test_many_row_blocks_in_16_bits_are_added_in_float32(dtype, make_linear, store, noise, assert_close, monkeypatch):
     """1024 rows in 16 blocks: what the blocks' own products are, summed and rounded once."""
