@@ -8,17 +8,12 @@ machine's free memory, the judge keeps the quantised product, and the result say
 The parent side (`run_check`) loads no MLX; `python -m mesp_core.check` is the child that computes, with BLAS preloaded.
 """
 
-import json
-import sys
-import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mesp_core.child import blas_for_child, start_module
+from mesp_core.computing import Computing, serve
 from mesp_core.config import RunConfig
-from mesp_core.errors import MespError, UsageError
 from mesp_core.events import finite
 from mesp_core.prepare import Prepared
 
@@ -61,38 +56,15 @@ def run_check(config: RunConfig, methods: Sequence[str], prepared: Prepared) -> 
         UsageError: if a method's options cannot be met, such as a scratch folder that cannot be written to.
         MespError: if the child fails.
     """
-    blas, _ = blas_for_child()
-    child = start_module("mesp_core.check", blas=blas)
     request = {
         "config": config.to_dict(),
         "methods": list(methods),
         "model_folder": str(prepared.source.path),
         "tokens_folder": str(prepared.tokens.path),
     }
-    # Read while the child works: a pipe that is full of warnings would stop it.
-    words: deque[str] = deque(maxlen=3)
-    reader = threading.Thread(target=lambda: words.extend(child.stderr), daemon=True)
-    reader.start()
-    last = {}
-    try:
-        child.stdin.write(json.dumps(request) + "\n")
-        child.stdin.flush()
-        for line in child.stdout:
-            last = json.loads(line)
-            if "error" in last:
-                break
-            last["bounds"] = tuple(last["bounds"])
-            yield CheckResult(**last)
-        else:
-            if child.wait() != 0:
-                reader.join(1.0)
-                told = " / ".join(word.strip() for word in words)
-                raise MespError(f"check: the computing process died (exit code {child.returncode}). {told}")
-            return
-        raise (UsageError if last["usage"] else MespError)(last["error"])
-    finally:
-        child.kill()
-        child.wait()
+    with Computing("mesp_core.check", request, "check") as child:
+        for values in child:
+            yield CheckResult(**values | {"bounds": tuple(values["bounds"])})
 
 
 def _batch(tokens_folder: Path, config: RunConfig):
@@ -169,22 +141,5 @@ def _compute(request: dict) -> Iterator[CheckResult]:
         )
 
 
-def _main() -> None:
-    import os
-    import traceback
-
-    # Libraries may print; only results go to the parent.
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    try:
-        for result in _compute(json.loads(sys.stdin.readline())):
-            print(json.dumps(asdict(result)), file=out, flush=True)
-    except Exception as error:
-        traceback.print_exc()
-        known = isinstance(error, MespError)
-        message = str(error) if known else f"check: unexpected {type(error).__name__}: {error}"
-        print(json.dumps({"error": message, "usage": isinstance(error, UsageError)}), file=out, flush=True)
-
-
 if __name__ == "__main__":
-    _main()
+    serve(lambda request, reply: map(asdict, _compute(request)), "check")

@@ -4,11 +4,7 @@ python -m mesp_core.bench.child
 """
 
 import gc
-import json
 import os
-import sys
-import threading
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +12,14 @@ from typing import Any
 
 from mesp_core.bench.trial import MEBP_PEAK, Trial
 from mesp_core.checkpoint import Checkpoint
+from mesp_core.computing import Reply, serve
 from mesp_core.config import RunConfig, preset
-from mesp_core.errors import MespError, UsageError
 
-Reply = dict[str, Any]
 SEED = 0
 
 
-def _compute(trial: Trial, folder: Path, log: Callable[[str], None]) -> Iterator[Reply]:
-    """Yield the baseline, and after each step what it took."""
+def _compute(request: dict[str, Any], reply: Callable[[Reply], None]) -> Iterator[Reply]:
+    """Yield the baseline, and after each step what it took; what methods log is told between."""
     import mlx.core as mx
 
     from mesp_core.adapter import initial_adapters
@@ -33,23 +28,30 @@ def _compute(trial: Trial, folder: Path, log: Callable[[str], None]) -> Iterator
     from mesp_core.methods.build import build_method
     from mesp_core.train import StepResult, train
 
+    trial = Trial(**request["trial"] | {"methods": tuple(request["trial"]["methods"])})
     mx.set_cache_limit(0)
     if any(method.startswith("autodiff") for method in trial.methods):
         import mlx_lm  # noqa: F401 (before the baseline, as in the worker)
     yield {"baseline_mb": read_footprint(os.getpid()).current / MB}
 
-    whole = open_checkpoint(folder)
+    whole = open_checkpoint(Path(request["folder"]))
     checkpoint = _first_blocks(whole, trial.blocks)
     batch = _batch(trial, checkpoint.architecture.vocab_size)
     config = preset("paper", seq_len=trial.seq_len, dtype=trial.dtype, adapter_dtype=trial.dtype, steps=1, seed=SEED)
     engines, keys = {}, {}
+
+    def log(level: str, message: str) -> None:
+        reply({"log": message})
+
     try:
         for turn in range(trial.rounds):
             for name in trial.methods:
                 own = config.replace(method=keys.setdefault(name, name))
                 adapters = initial_adapters(checkpoint.architecture, own)
                 if name not in engines:
-                    engines[name], _ = build_method(own, checkpoint, adapters, lambda level, message: log(message))
+                    engines[name], _ = build_method(
+                        own, checkpoint, adapters, lambda level, message: reply({"log": message})
+                    )
                 results: list[StepResult] = []
                 train(own, engines[name], adapters, iter([batch]), results.append)
                 (result,) = results
@@ -112,29 +114,5 @@ def _batch(trial: Trial, vocab_size: int):
     return Batch(ids[:, :-1].copy(), labels, tokens)
 
 
-def _main() -> None:
-    # Libraries may print; only replies go to the parent.
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-
-    def reply(values: Reply) -> None:
-        print(json.dumps(values), file=out, flush=True)
-
-    request = json.loads(sys.stdin.readline())
-    # Its end is the parent's, and a step may take minutes.
-    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
-    trial = Trial(**request["trial"] | {"methods": tuple(request["trial"]["methods"])})
-    try:
-        for values in _compute(trial, Path(request["folder"]), lambda message: reply({"log": message})):
-            reply(values)
-    except Exception as error:
-        traceback.print_exc()
-        known = isinstance(error, MespError)
-        message = str(error) if known else f"bench: unexpected {type(error).__name__}: {error}"
-        reply({"error": message, "usage": isinstance(error, UsageError)})
-    sys.stderr.flush()
-    os._exit(0)  # the thread sits in a read
-
-
 if __name__ == "__main__":
-    _main()
+    serve(_compute, "bench")

@@ -1,15 +1,10 @@
 """One measurement: a child process in which methods do training steps by turns, watched by the footprint meter."""
 
-import json
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from mesp_core.child import blas_for_child, start_module
-from mesp_core.errors import MespError, UsageError
+from mesp_core.computing import Computing, Reply
 from mesp_core.memory import MB, Meter
 
 # In a method's name: the allocator's peak of mebp's first step in the same trial, such as 190000KB.
@@ -66,34 +61,14 @@ def run_trial(trial: Trial, folder: Path, say: Callable[[str], None]) -> list[Tr
     Raises:
         MespError: what the child raises (UsageError for a method that cannot be had), or how it died.
     """
-    blas, _ = blas_for_child()
-    child = start_module("mesp_core.bench.child", blas=blas)
-    # Read while the child works: a pipe that is full of warnings would stop it.
-    words: deque[str] = deque(maxlen=3)
-    reader = threading.Thread(target=lambda: words.extend(child.stderr), daemon=True)
-    reader.start()
-    try:
-        with Meter(child.pid) as meter:
-            child.stdin.write(json.dumps({"trial": asdict(trial), "folder": str(folder)}) + "\n")
-            child.stdin.flush()
-            steps = list(_steps(map(json.loads, child.stdout), meter, say))
-        if child.wait() != 0:
-            reader.join(1.0)
-            told = " / ".join(word.strip() for word in words)
-            raise MespError(f"bench: the computing process died (exit code {child.returncode}). {told}")
-        return steps
-    finally:
-        child.kill()
-        child.wait()
-        for stream in (child.stdin, child.stdout):
-            stream.close()
+    request = {"trial": asdict(trial), "folder": str(folder)}
+    with Computing("mesp_core.bench.child", request, "bench") as child, Meter(child.pid) as meter:
+        return list(_steps(child, meter, say))
 
 
-def _steps(replies: Iterator[dict[str, Any]], meter: Meter, say: Callable[[str], None]) -> Iterator[TrialStep]:
+def _steps(replies: Iterable[Reply], meter: Meter, say: Callable[[str], None]) -> Iterator[TrialStep]:
     baseline_mb = 0.0
     for reply in replies:
-        if "error" in reply:
-            raise (UsageError if reply["usage"] else MespError)(reply["error"])
         if "log" in reply:
             say(f"  {reply['log']}")
         elif "baseline_mb" in reply:
