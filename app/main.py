@@ -17,6 +17,8 @@ from app.window import MainWindow
 from mesp_core import __version__
 from mesp_core.bundled import bundled_path
 from mesp_core.errors import MespError
+from mesp_core.interruption import StopRequests, heeded
+from mesp_core.output import lasting_output
 
 PYTHON_TURN_MS = 200  # how often Python gets a turn to see a signal while Qt waits for events
 PATIENCE_S = 20.0  # for a worker to end its step when the system asks us to quit
@@ -24,6 +26,11 @@ PATIENCE_S = 20.0  # for a worker to end its step when the system asks us to qui
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Show the window until it is closed; returns the exit code."""
+    with lasting_output():  # the terminal that started us may be closed
+        return _show(arguments)
+
+
+def _show(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     application = QApplication.instance() or QApplication(["mesp-gui"])
     application.setApplicationName("mesp-gui")
@@ -55,14 +62,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _hear_signals(window: MainWindow) -> None:
     """A Ctrl-C in the terminal or a polite kill stops the run after its step, saves, and closes; a second one ends it."""
-
-    def on_signal(number: int, frame: object) -> None:
-        if window.is_closing:
-            window.controller.kill()
-        window.close_after_run()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_signal)
+    requests = StopRequests(window.close_after_run, window.controller.kill)
+    for number in heeded():
+        signal.signal(number, lambda number, frame: requests(signal.Signals(number)))
     # Qt's loop runs in C++, where Python cannot handle a signal.
     turn = QTimer(window, interval=PYTHON_TURN_MS)
     turn.timeout.connect(lambda: None)

@@ -61,7 +61,7 @@ def save_adapter(folder: Path, adapters: AdapterTree, config: RunConfig, num_lay
             flat = {f"{path}.{part}": array for path, pair in adapters.items() for part, array in pair.items()}
             mx.save_safetensors(str(temporary / WEIGHTS_FILE), flat, {"format": "mlx"})
             (temporary / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n")
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise MespError(f"{folder}: the adapter cannot be written ({getattr(error, 'strerror', None) or error}).") from error
 
 

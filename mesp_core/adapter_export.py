@@ -4,11 +4,10 @@ import os
 import shutil
 from pathlib import Path
 
-from mesp_core.adapter_folder import CONFIG_FILE, WEIGHTS_FILE, replacing
+from mesp_core.adapter_folder import CONFIG_FILE, OF_THE_SYSTEM, WEIGHTS_FILE, replacing
 from mesp_core.errors import MespError, UsageError
 
 ADAPTER_FILES = (CONFIG_FILE, WEIGHTS_FILE)
-OF_THE_SYSTEM = (".DS_Store",)  # the Finder writes it into any folder a person has looked at
 
 
 def export_adapter(source: Path, target: Path) -> None:

@@ -1,16 +1,20 @@
-"""Replacing a folder whole: at any moment it holds the old content or the new, whatever dies in between. Loads no MLX."""
+"""Replacing an adapter's folder: at any moment it holds the old adapter or the new, whatever dies in between. Loads no MLX.
+
+Only an adapter's own files are ever removed. Whatever else somebody has put into the folder stays there.
+"""
 
 import contextlib
 import errno
 import glob
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 WEIGHTS_FILE, CONFIG_FILE = "adapters.safetensors", "adapter_config.json"  # as mlx-lm names them
+OURS = (WEIGHTS_FILE, CONFIG_FILE)
+OF_THE_SYSTEM = (".DS_Store",)  # the Finder writes it into any folder a person has looked at
 
 
 def half_written(folder: Path) -> str:
@@ -25,7 +29,10 @@ def previous(folder: Path) -> Path:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder` that takes its place when the block ends well, and is removed when it fails."""
+    """A temporary folder beside `folder` that takes its place when the block ends well, and is removed when it fails.
+
+    The block writes files of OURS into it. What else is in `folder` is in the new one too.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=half_written(folder), dir=folder.parent))
     try:
@@ -42,9 +49,9 @@ def replacing(folder: Path) -> Iterator[Path]:
             recover(folder)
             raise
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _discard(temporary)
         if folder.exists():
-            shutil.rmtree(previous(folder), ignore_errors=True)
+            _retire(folder)
 
 
 def recover(folder: Path) -> None:
@@ -57,5 +64,30 @@ def clean_up(folder: Path) -> None:
     """`recover`, then remove what a writer that was killed has left beside `folder`."""
     with contextlib.suppress(OSError):
         recover(folder)
-    for left in (previous(folder), *folder.parent.glob(f"{glob.escape(half_written(folder))}*")):
-        shutil.rmtree(left, ignore_errors=True)
+    if folder.is_dir():
+        _retire(folder)
+    for left in folder.parent.glob(f"{glob.escape(half_written(folder))}*"):
+        _discard(left)
+
+
+def _retire(folder: Path) -> None:
+    """Remove the previous folder; what is not an adapter's moves into `folder`, under another name if its own is taken."""
+    old = previous(folder)
+    with contextlib.suppress(OSError):
+        for entry in old.iterdir():
+            if entry.name in OURS:
+                continue
+            kept = folder / entry.name
+            while os.path.lexists(kept):
+                kept = kept.with_name(f"{kept.name}~")
+            os.rename(entry, kept)
+        _discard(old)
+
+
+def _discard(folder: Path) -> None:
+    """Remove an adapter's files and then the folder, if that was all."""
+    for name in OURS:
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()

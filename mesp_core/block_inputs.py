@@ -88,15 +88,17 @@ class OnDisk:
     The file has no name from the start, so it is gone with the process however that ends. Where a file system keeps the
     name of an open file, it goes in `close`, or else when the next stack is made in that folder.
     `pushes`: arrays in a step, if known. Room for so many is claimed at the first push, so that a disk which is too small
-    says so then.
+    says so then. `holds` is what the arrays are, in words.
 
     Raises:
         UsageError: if the folder cannot be made or written to, or lies in memory and `allow_tmpfs` is false.
         MespError (push, pop): if the disk is full or fails.
     """
 
-    def __init__(self, folder: Path, allow_tmpfs: bool = False, pushes: int = 1) -> None:
-        self.folder, self._pushes = folder, pushes
+    def __init__(
+        self, folder: Path, allow_tmpfs: bool = False, pushes: int = 1, holds: str = "The block inputs of a step"
+    ) -> None:
+        self.folder, self._pushes, self._holds = folder, pushes, holds
         self._entries: list[_Entry] = []
         self._claimed = 0  # bytes
         try:
@@ -120,7 +122,9 @@ class OnDisk:
         entry = _Entry(self._end(), x.shape, x.dtype)
         # What the step will need if the arrays to come are as large as this one.
         wanted = entry.offset + entry.nbytes * max(1, self._pushes - len(self._entries))
-        plain = mx.contiguous(x).view(mx.uint8)  # the same memory, unless x is a part of another array
+        mx.eval(x)
+        with memoryview(x) as view:
+            plain = x if view.c_contiguous else mx.contiguous(x)  # a part of another array
         mx.eval(plain)
         try:
             if entry.offset + entry.nbytes > self._claimed:
@@ -192,7 +196,7 @@ class OnDisk:
         if getattr(error, "errno", None) not in NO_ROOM:
             return MespError(f"The scratch file in {self.folder} cannot be written ({_reason(error)}). {ELSEWHERE}")
         return MespError(
-            f"The block inputs of a step need {wanted / MB:,.1f} MB in {self.folder}, {self._room() / MB:,.1f} MB are free "
+            f"{self._holds} need {wanted / MB:,.1f} MB in {self.folder}, {self._room() / MB:,.1f} MB are free "
             f"({_reason(error)}). Make room, or name another folder with --scratch-dir."
         )
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import mesp_core
@@ -28,8 +29,11 @@ def child_environment(blas: Path | None) -> dict[str, str]:
     return environment
 
 
-def start_module(module: str, *arguments: str, blas: Path | None = None) -> subprocess.Popen:
-    """`python -m module` with pipes on all three streams, in a group of its own: a Ctrl-C here is not one there."""
+def start_module(module: str, *arguments: str, blas: Path | None = None, inherited: Sequence[int] = ()) -> subprocess.Popen:
+    """`python -m module` with pipes on all three streams, in a group of its own: a Ctrl-C here is not one there.
+
+    `inherited` are the file descriptors that it is given beside them.
+    """
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.PIPE,
@@ -39,6 +43,7 @@ def start_module(module: str, *arguments: str, blas: Path | None = None) -> subp
         errors="replace",
         env=child_environment(blas),
         start_new_session=True,
+        pass_fds=inherited,
     )
 
 

@@ -16,7 +16,9 @@ from mesp_core.cli_options import add_run_options, config_of, with_budget
 from mesp_core.config import RunConfig
 from mesp_core.errors import MespError, UsageError
 from mesp_core.events import Error
+from mesp_core.interruption import interruptible
 from mesp_core.methods.names import DESCRIPTIONS, parse_method, parse_methods
+from mesp_core.output import lasting_output
 from mesp_core.terminal import Terminal
 
 EVERY_METHOD = ("mebp", "mesp", "mesp-store-h", "lean", "lean:checkpoints=disk", "autodiff", "autodiff:grad-checkpoint")
@@ -38,30 +40,44 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0, 1 for a failure, 2 for a usage error."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in arguments
+    """Run the command line; returns the exit code: 0, 1 for a failure, 2 for a usage error.
+
+    A reader of our output that leaves changes nothing. An output that fails (a full disk) ends no work either, but a
+    command of which it is the whole result has then failed.
+    """
+    with lasting_output() as (out, _):
+        code, output_is_the_result = _run(list(sys.argv[1:] if arguments is None else arguments))
+        out.flush()
+        if out.lost is not None and not isinstance(out.lost, BrokenPipeError):
+            reason = getattr(out.lost, "strerror", None) or out.lost
+            print(f"mesp: the output could not be written whole ({reason}).", file=sys.stderr)
+            if output_is_the_result:
+                return code or 1
+        return code
+
+
+def _run(arguments: list[str]) -> tuple[int, bool]:
+    """(exit code, whether what is printed is the command's whole result)."""
+    debug, output_is_the_result = "--debug" in arguments, False
     try:
-        options = _parser().parse_args(arguments)
-        return options.run(options)
+        with interruptible():
+            options = _parser().parse_args(arguments)
+            output_is_the_result = options.output_is_the_result
+            return options.run(options), output_is_the_result
     except MespError as error:
         if debug:
             traceback.print_exc()
         if "--json" in arguments:
             print(Error("", error.kind, str(error), error.exit_code).to_json())
         print(f"mesp: {error}", file=sys.stderr)
-        return error.exit_code
+        return error.exit_code, output_is_the_result
     except KeyboardInterrupt:
         print("mesp: interrupted.", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # the reader of our output is gone, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except Exception as error:
         if debug:
             traceback.print_exc()
         print(f"mesp: unexpected {type(error).__name__}: {error}. Run again with --debug for details.", file=sys.stderr)
-        return 1
+    return 1, output_is_the_result
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -113,7 +129,7 @@ def _command(commands, name: str, run, summary: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line and nothing else")
     parser.add_argument("--debug", action="store_true", help="print tracebacks")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, output_is_the_result=run not in (_train, _compare, _data))
     return parser
 
 
@@ -124,8 +140,8 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
 def _train(options: argparse.Namespace) -> int:
     method = options.method
     if options.budget is not None:
-        method = with_budget(method or "lean", options.budget)
-    config = config_of(options, **({"method": method} if method else {}))
+        method = with_budget("lean" if method is None else method, options.budget)
+    config = config_of(options, **({} if method is None else {"method": method}))
     return _run_methods(options, config, [config.method])
 
 
@@ -139,7 +155,7 @@ def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[s
     from mesp_core.out_folder import claim_out, default_out
     from mesp_core.prepare import prepare
 
-    folder = claim_out(_as_typed(options.out)) if options.out else default_out()
+    folder = default_out(methods) if options.out is None else claim_out(_as_typed(options.out), methods)
     try:
         with Terminal(options.json) as terminal:
             prepared = prepare(config, terminal.progress)
@@ -184,7 +200,7 @@ def _check(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from mesp_core.plan_report import report
 
-    methods = [spec.key for spec in parse_methods(options.methods or ",".join(EVERY_METHOD))]
+    methods = [spec.key for spec in parse_methods(",".join(EVERY_METHOD) if options.methods is None else options.methods)]
     if options.budget is not None and options.methods is None:
         methods = [method for method in EVERY_METHOD if not method.startswith("lean:")]
     if options.budget is not None:

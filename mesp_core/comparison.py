@@ -10,7 +10,6 @@ from mesp_core.config import RunConfig
 from mesp_core.device import describe_machine
 from mesp_core.errors import MespError
 from mesp_core.interleave import Turns
-from mesp_core.methods.names import folder_name
 from mesp_core.out_folder import RESULTS_FILE, OutFolder
 from mesp_core.paper import figures_for
 from mesp_core.prepare import Prepared
@@ -72,7 +71,10 @@ class Comparison:
                         yield warning
         finally:
             self._alive.clear()
-            self._remove_empty_folders()
+            for method in self.methods:  # a run that came to nothing leaves nothing
+                with contextlib.suppress(OSError):
+                    self.adapter_folder(method).parent.rmdir()
+            self.folder.release()
 
     def stop(self) -> None:
         """End after the step that is under way."""
@@ -99,7 +101,7 @@ class Comparison:
 
     def adapter_folder(self, method: str) -> Path:
         """Where a method's adapter goes."""
-        return self.out / folder_name(method) / "adapter"
+        return self.folder.adapter(method)
 
     def _one_after_the_other(self) -> Iterator[events.Event]:
         for method in self.methods:
@@ -112,7 +114,7 @@ class Comparison:
 
     def _begin(self, method: str) -> Session | None:
         """The session of a method, not running yet; None once the comparison was asked to end."""
-        session = Session(self._job(method))
+        session = Session(self._job(method), inherited=self.folder.inherited)
         self._alive.append(session)  # first: whoever asks from now on asks it too
         if self._ended:
             self._alive.remove(session)
@@ -147,10 +149,3 @@ class Comparison:
             adapter_folder=self.adapter_folder(method).absolute(),
             stepwise=self.interleave,
         )
-
-    def _remove_empty_folders(self) -> None:
-        """A run that came to nothing leaves nothing."""
-        for method in self.methods:
-            with contextlib.suppress(OSError):
-                (self.out / folder_name(method)).rmdir()
-        self.folder.release()

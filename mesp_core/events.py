@@ -78,6 +78,15 @@ class Memory(Event):
 
 
 @dataclass(frozen=True)
+class Saved(Event):
+    """The adapter of this step was written; adapter is its folder."""
+
+    event: ClassVar[str] = "saved"
+    step: int
+    adapter: str
+
+
+@dataclass(frozen=True)
 class Log(Event):
     """Something worth telling; level is info, warning or error."""
 
@@ -115,7 +124,7 @@ class Error(Event):
     details: str = field(default="")
 
 
-EVENTS: dict[str, type[Event]] = {cls.event: cls for cls in (Loaded, Step, Memory, Log, Heartbeat, Done, Error)}
+EVENTS: dict[str, type[Event]] = {cls.event: cls for cls in (Loaded, Step, Memory, Saved, Log, Heartbeat, Done, Error)}
 
 
 def parse_event(line: str) -> Event:

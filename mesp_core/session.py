@@ -9,12 +9,12 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mesp_core import events
-from mesp_core.adapter_folder import clean_up
+from mesp_core.adapter_folder import CONFIG_FILE, clean_up
 from mesp_core.child import blas_for_child, start_module
 from mesp_core.device import battery, thermal_state
 from mesp_core.memory import MB, Meter
@@ -59,8 +59,9 @@ class Session:
     `stop`, `kill` and `allow_step` may be called from any thread.
     """
 
-    def __init__(self, job: Job, silence_s: float = SILENCE_S) -> None:
-        self.job, self.method, self.silence_s = job, job.config.method, silence_s
+    def __init__(self, job: Job, silence_s: float = SILENCE_S, inherited: Sequence[int] = ()) -> None:
+        """Nothing is started yet. `inherited` are file descriptors that the worker shall hold too."""
+        self.job, self.method, self.silence_s, self._inherited = job, job.config.method, silence_s, inherited
         self.outcome: Outcome | None = None
         self._child: subprocess.Popen | None = None
         self._meter: Meter | None = None
@@ -73,6 +74,7 @@ class Session:
         self._heard = 0.0  # when the worker last said something, by time.monotonic()
         self._footprint_mb = 0.0
         self._loaded = False
+        self._adapter_folder = job.adapter_folder
 
     @property
     def pid(self) -> int | None:
@@ -107,7 +109,7 @@ class Session:
             self.outcome = Outcome(self._end_asked, f"{self.method}: ended before it began, as asked.", exit_code=1)
             return
         self._heard = time.monotonic()
-        child = self._child = start_module("mesp_core.worker", blas=blas)
+        child = self._child = start_module("mesp_core.worker", blas=blas, inherited=self._inherited)
         readers = [threading.Thread(target=read, daemon=True) for read in (self._read_events, self._read_last_words)]
         for reader in readers:
             reader.start()
@@ -121,6 +123,8 @@ class Session:
                 for event in self._until_silent():
                     if isinstance(event, events.Done | events.Error):
                         final = event
+                    if isinstance(event, events.Saved):
+                        self._adapter_folder = Path(event.adapter)
                     yield event
                 # An atexit that hangs must not hang us.
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -227,7 +231,7 @@ class Session:
     def _judge(self, final: events.Event | None) -> Outcome:
         """The outcome, once the worker has ended; `final` is its done or error event, if it got that far."""
         clean_up(self.job.adapter_folder)
-        adapter = self.job.adapter_folder if self.job.adapter_folder.is_dir() else None
+        adapter = self._adapter_folder if self._adapter_folder.is_dir() else None
         common = {
             "steps": final.steps if isinstance(final, events.Done) else self._steps,
             "adapter": adapter,
@@ -236,7 +240,7 @@ class Session:
         if isinstance(final, events.Done):
             message = f"{self.method}: {final.outcome} after {final.steps} of {self.job.config.steps} steps."
             return Outcome(final.outcome, message, **common)
-        saved = f" The adapter saved before that is in {adapter}." if adapter else ""
+        saved = f" The adapter of {_step_of(adapter)} is in {adapter}." if adapter else ""
         if isinstance(final, events.Error) and self._end_asked is None:
             message = f"{self.method}: {final.message}{saved}"
             return Outcome(final.kind, message, **common, exit_code=final.exit_code, details=final.details)
@@ -258,6 +262,14 @@ class Session:
                 "(lower seq_len or batch_size), and the worker was ended"
             )
         return f"the worker {_death(self._child.returncode)}"
+
+
+def _step_of(adapter: Path) -> str:
+    """`step 40`, as the adapter itself says."""
+    try:
+        return f"step {json.loads((adapter / CONFIG_FILE).read_text('utf-8'))['mesp']['step']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "an earlier step"
 
 
 def _perplexity(loss: float) -> float | None:

@@ -8,6 +8,7 @@ from mesp_core.config import RunConfig
 from mesp_core.errors import MespError
 from mesp_core.methods.method import AdapterTree, EnterPhase
 from mesp_core.partial_update import PartialUpdate
+from mesp_core.undo import Undo
 
 
 class StepUpdate:
@@ -23,9 +24,9 @@ class StepUpdate:
         total_loss: Σ loss over the labels of the micro-batches so far.
     """
 
-    def __init__(self, config: RunConfig, step: int, update: PartialUpdate, enter: EnterPhase) -> None:
+    def __init__(self, config: RunConfig, step: int, update: PartialUpdate, undo: Undo, enter: EnterPhase) -> None:
         self.total_loss = 0.0
-        self._config, self._step, self._update, self._enter = config, step, update, enter
+        self._config, self._step, self._update, self._undo, self._enter = config, step, update, undo, enter
         self._left = config.grad_accumulation
         self._sums: AdapterTree = {}  # of the micro-batches before, until the last one's gradients come
         self._waiting: list[AdapterTree] = []  # for the norm
@@ -55,7 +56,7 @@ class StepUpdate:
         """Some adapters' gradients of this micro-batch.
 
         Raises:
-            MespError: if one is not a finite number; these adapters have not been changed, others may have been.
+            MespError: if one is not a finite number; these adapters have not been changed, others may have been: see Undo.
         """
         self._add_sums(part)
         if self._left:
@@ -67,7 +68,7 @@ class StepUpdate:
         if self._config.max_grad_norm:
             self._waiting.append(part)
         else:
-            self._update.apply(part)
+            self._apply(part)
 
     def finish(self) -> None:
         """After the last micro-batch: scale what had to wait for the norm down to `max_grad_norm`, and apply it."""
@@ -79,7 +80,11 @@ class StepUpdate:
             part = self._waiting.pop(0)
             if norm > limit:
                 _scale(part, limit / norm)
-            self._update.apply(part)
+            self._apply(part)
+
+    def _apply(self, part: AdapterTree) -> None:
+        self._undo.keep(part)
+        self._update.apply(part)
 
     def _add_sums(self, part: AdapterTree) -> None:
         """Turn the part into its sum with what the micro-batches before gave, which is not held any more."""

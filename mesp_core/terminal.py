@@ -1,10 +1,8 @@
 """What the command line shows: a progress line and tables for people, or JSON lines for programs."""
 
 import json
-import signal
 import sys
 from collections.abc import Iterable
-from types import FrameType
 from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
@@ -17,6 +15,7 @@ from mesp_core import events
 from mesp_core.check import CheckResult
 from mesp_core.comparison import Comparison
 from mesp_core.config import RunConfig
+from mesp_core.interruption import StopRequests, on_signals
 from mesp_core.out_folder import RESULTS_FILE
 from mesp_core.prepare import Prepared
 from mesp_core.results import COLUMNS
@@ -82,27 +81,18 @@ class Terminal:
             self._say(f"warning: {prepared.source.warning}")
 
     def follow(self, comparison: Comparison) -> None:
-        """Run a comparison and show its events. Ctrl-C ends it after the step, a second one at once."""
-        asked = False
+        """Run a comparison and show its events. Ctrl-C ends it after the step, a second one at once.
 
-        def on_interrupt(number: int, frame: FrameType | None) -> None:
-            nonlocal asked
-            if asked:
-                comparison.kill()
-            else:
-                asked = True
-                self._err.print("Stopping after this step; press Ctrl-C again to end at once.")
-                comparison.stop()
+        A closed terminal window or a polite kill ends it after the step too.
+        """
 
-        # A closed terminal window or a polite kill ends it in the same way.
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, on_interrupt) for number in numbers}
-        try:
+        def stop() -> None:
+            comparison.stop()
+            self._err.print("Stopping after this step; press Ctrl-C again to end at once.")
+
+        with on_signals(StopRequests(stop, comparison.kill)):
             for event in comparison.run():
                 self._show(event, comparison.config.steps)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def table(self, comparison: Comparison) -> None:
         """The comparison table, the paper's rows beneath it, and where the files are."""

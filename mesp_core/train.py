@@ -13,6 +13,7 @@ from mesp_core.memory import MB
 from mesp_core.methods.method import AdapterTree, Method
 from mesp_core.partial_update import PartialUpdate
 from mesp_core.step_update import StepUpdate
+from mesp_core.undo import NoUndo, Undo
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ def train(
     batches: Iterator[Batch],
     on_step: Callable[[StepResult], bool],
     may_begin: Callable[[int], bool] = lambda step: True,
+    may_go_on: Callable[[int], bool] = lambda step: True,
+    undo: Undo | None = None,
 ) -> int:
     """Train `adapters` in place for `config.steps` steps; `on_step` is told of each and returns False to stop.
 
@@ -101,17 +104,18 @@ def train(
     `max_grad_norm` hold); they are those of one whole step whenever `on_step` or `may_begin` is called.
 
     `may_begin(step)` is asked before each, outside the time that counts as the step's; it may wait, and returns False to
-    stop.
+    stop. `may_go_on(step)` is asked between the micro-batches of a step and returns False to stop: the step is then dropped
+    whole.
 
     Returns:
         The number of steps done.
 
     Raises:
-        MespError: if the loss is no longer a number; the adapters are then as before that step. If a gradient is not, and
-            after whatever else `method` raises in its backward, a part of the adapters may be a step ahead of the rest:
-            what is in memory is then not to be used, and the last saved adapter is the last whole one.
+        MespError: if a loss or gradient is no longer a number. After this, and after whatever else `method` raises, the
+            adapters are as before that step if `undo.whole`; without `undo` a part of them may be a step ahead.
     """
     update = PartialUpdate(make_optimizer(config), adapters)
+    undo = undo or NoUndo()
     for step in range(1, config.steps + 1):
         if not may_begin(step):
             return step - 1
@@ -119,10 +123,19 @@ def train(
         micro_batches = [next(batches) for _ in range(config.grad_accumulation)]
         labels = sum(batch.tokens for batch in micro_batches)
         peaks = PhasePeaks(method.borrowed_bytes)
-        receiver = StepUpdate(config, step, update, peaks.enter)
-        for batch in micro_batches:
-            method.backpropagate(adapters, batch, 1.0 / labels, receiver)  # each token weighs the same
-        receiver.finish()
+        undo.begin_step()
+        receiver = StepUpdate(config, step, update, undo, peaks.enter)
+        try:
+            for number, batch in enumerate(micro_batches):
+                # Until the last one's gradients come, the step has changed no adapter.
+                if number and not may_go_on(step):
+                    return step - 1
+                method.backpropagate(adapters, batch, 1.0 / labels, receiver)  # each token weighs the same
+            receiver.finish()
+        except BaseException:
+            undo.restore()
+            raise
+        undo.begin_step()  # the step is whole
         peaks.enter(None)
         result = StepResult(
             step=step,

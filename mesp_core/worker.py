@@ -13,7 +13,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from mesp_core import events
 from mesp_core.config import RunConfig
@@ -46,6 +46,14 @@ class Job:
         values = json.loads(line)
         config, stepwise = RunConfig.from_dict(values.pop("config")), values.pop("stepwise")
         return cls(config, **{name: Path(value) for name, value in values.items()}, stepwise=stepwise)
+
+
+class Closable(Protocol):
+    """What has something to give back."""
+
+    def close(self) -> None:
+        """Give it back."""
+        ...
 
 
 class Channel:
@@ -125,13 +133,17 @@ def run(job: Job, channel: Channel) -> None:
     """Open, check, train, save; everything that is said goes through `channel`."""
     import mlx.core as mx
 
-    from mesp_core.adapter import initial_adapters, save_adapter
+    from mesp_core.adapter import initial_adapters
+    from mesp_core.block_inputs import OnDisk, scratch_folder
     from mesp_core.checkpoint import open_checkpoint
     from mesp_core.data.batches import batches
     from mesp_core.data.token_set import TokenSet
     from mesp_core.memory import MB, read_footprint
     from mesp_core.methods.build import activation_dtype, build_method
+    from mesp_core.methods.names import parse_method
+    from mesp_core.saving import AdapterSaver
     from mesp_core.train import StepResult, train
+    from mesp_core.undo import Undo
 
     config = job.config
     mx.set_cache_limit(0)  # MLX's buffer cache counts in the footprint
@@ -143,7 +155,22 @@ def run(job: Job, channel: Channel) -> None:
     architecture = checkpoint.architecture
     tokens = TokenSet.open(job.tokens_folder)
     adapters = initial_adapters(architecture, config)
+    saver = AdapterSaver(
+        job.adapter_folder,
+        adapters,
+        config,
+        architecture.num_hidden_layers,
+        channel.log,
+        lambda step, folder: channel.say(events.Saved(config.method, step, str(folder))),
+    )
+    saver.try_place()
     method, kernels = build_method(config, checkpoint, adapters, channel.log)
+    scratch, on_tmpfs = scratch_folder(config.scratch_dir), bool(parse_method(config.method).options.get("tmpfs"))
+    undo = Undo(
+        adapters,
+        lambda: OnDisk(scratch, on_tmpfs, holds="The adapters before a step"),
+        lambda message: channel.log("info", message),
+    )
     dtype = activation_dtype(config, checkpoint)
     channel.say(
         events.Loaded(
@@ -161,16 +188,16 @@ def run(job: Job, channel: Channel) -> None:
         )
     )
 
-    start, waited, saved = time.monotonic(), 0.0, 0
+    start, waited, done = time.monotonic(), 0.0, 0
+    warned: list[int] = []
 
-    def save(step: int) -> None:
-        nonlocal saved
-        save_adapter(job.adapter_folder, adapters, config, architecture.num_hidden_layers, step)
-        saved = step
-
-    def save_if_due(step: int) -> None:
-        if config.save_every and step > saved and step % config.save_every == 0:
-            save(step)
+    def should_end(step: int) -> bool:
+        """Whether the run was asked to stop or its time is over. What it waited for its turns was other methods' time."""
+        out_of_time = config.time_limit_s and time.monotonic() - start - waited >= config.time_limit_s
+        if out_of_time and not warned and step <= config.steps:
+            warned.append(step)
+            channel.log("warning", f"Stopping before step {step}: the time limit of {config.time_limit_s:g} s has passed.")
+        return bool(channel.stop_asked.is_set() or out_of_time)
 
     def may_begin(step: int) -> bool:
         nonlocal waited
@@ -179,10 +206,12 @@ def run(job: Job, channel: Channel) -> None:
         before = time.monotonic()
         allowed = channel.wait_for_turn()
         waited += time.monotonic() - before
-        save_if_due(step - 1)  # now: after the step it would have been in another method's turn
+        saver.save_if_due(step - 1)  # now: after the step it would have been in another method's turn
         return allowed
 
     def on_step(result: StepResult) -> bool:
+        nonlocal done
+        done = result.step
         channel.say(
             events.Step(
                 method=config.method,
@@ -198,23 +227,27 @@ def run(job: Job, channel: Channel) -> None:
             )
         )
         if not job.stepwise:
-            save_if_due(result.step)
-        # The limit is for the method's own time: what it waited for its turns was the other methods'.
-        out_of_time = config.time_limit_s and time.monotonic() - start - waited >= config.time_limit_s
-        if out_of_time and result.step < config.steps:
-            channel.log(
-                "warning", f"Stopping after step {result.step}: the time limit of {config.time_limit_s:g} s has passed."
-            )
-        return not (channel.stop_asked.is_set() or out_of_time)
+            saver.save_if_due(result.step)
+        return not should_end(result.step + 1)
 
+    order = batches(tokens, config.batch_size, config.seed)
     try:
-        steps = train(config, method, adapters, batches(tokens, config.batch_size, config.seed), on_step, may_begin)
-    finally:
-        method.close()  # before the adapter is written: a scratch file may be what fills the disk
-    if steps > saved:
-        save(steps)
+        steps = train(config, method, adapters, order, on_step, may_begin, lambda step: not should_end(step), undo)
+    except Exception:
+        _close(method, undo)
+        if undo.whole and done:
+            saver.save_after_failure(done)
+        raise
+    _close(method, undo)
+    saver.save(steps)
     outcome = "finished" if steps == config.steps else "stopped"
     channel.say(events.Done(config.method, outcome, steps, str(job.adapter_folder) if steps else None))
+
+
+def _close(*closable: Closable) -> None:
+    """Before the adapter is written: a scratch file may be what fills the disk."""
+    for one in closable:
+        one.close()
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def tiny_copy(tmp_path):
 def command():
     """The command line as a list, and the environment in which it finds this package from any working directory."""
     environment = dict(os.environ) | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    return [sys.executable, "-m", "mesp_core.cli"], environment
+    return [sys.executable, "-m", "mesp_core"], environment
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ class RunThread(QThread):
             # A file on a dead network mount hangs where nothing reaches it: Stop must work even then.
             prepared = patiently(lambda report: prepare(config, report), self._report, "Preparing")
             self._report("Starting", 1.0)
-            folder = default_out(self._out_base)
+            folder = default_out(self.experiment.methods, self._out_base)
             end = self._run(prepared, folder)
         except Cancelled:
             end = RunEnd(stopped=True)

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from mesp_core.adapter_folder import clean_up, previous, replacing
+from mesp_core.adapter_folder import WEIGHTS_FILE, clean_up, previous, replacing
 
 
 def write(folder, text):
     with replacing(folder) as temporary:
-        (temporary / "content").write_text(text)
+        (temporary / WEIGHTS_FILE).write_text(text)
 
 
 def names(folder):
@@ -20,16 +20,16 @@ def test_written_and_replaced(tmp_path):
     folder = tmp_path / "deep" / "adapter"
     for text in ("old", "new"):
         write(folder, text)
-        assert (folder / "content").read_text() == text
+        assert (folder / WEIGHTS_FILE).read_text() == text
         assert names(folder.parent) == ["adapter"]
 
 
 def test_a_block_that_fails_leaves_the_old_one(tmp_path):
     write(tmp_path / "adapter", "old")
     with pytest.raises(KeyError), replacing(tmp_path / "adapter") as temporary:
-        (temporary / "content").write_text("half")
+        (temporary / WEIGHTS_FILE).write_text("half")
         raise KeyError
-    assert names(tmp_path) == ["adapter"] and (tmp_path / "adapter" / "content").read_text() == "old"
+    assert names(tmp_path) == ["adapter"] and (tmp_path / "adapter" / WEIGHTS_FILE).read_text() == "old"
 
 
 @pytest.mark.parametrize("renames", [0, 1])
@@ -41,7 +41,7 @@ def test_killed_between_the_renames(renames, tmp_path):
     assert len(names(tmp_path)) == 2  # the old content under one of two names, and the half-written new one
     assert folder.exists() == (renames == 0) and previous(folder).exists() == (renames == 1)
     clean_up(folder)
-    assert names(tmp_path) == ["adapter"] and (folder / "content").read_text() == "old"
+    assert names(tmp_path) == ["adapter"] and (folder / WEIGHTS_FILE).read_text() == "old"
 
 
 def test_folders_beside_each_other_are_not_taken_for_one_another(tmp_path):
@@ -51,7 +51,7 @@ def test_folders_beside_each_other_are_not_taken_for_one_another(tmp_path):
     write(beta, "beta")
     clean_up(beta)
     clean_up(alpha)
-    assert (alpha / "content").read_text() == "alpha" and (beta / "content").read_text() == "beta"
+    assert (alpha / WEIGHTS_FILE).read_text() == "alpha" and (beta / WEIGHTS_FILE).read_text() == "beta"
     assert names(tmp_path) == ["alpha", "beta"]
 
 

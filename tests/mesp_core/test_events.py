@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from mesp_core.events import EVENTS, Done, Error, Heartbeat, Loaded, Log, Memory, Step, parse_event
+from mesp_core.events import EVENTS, Done, Error, Heartbeat, Loaded, Log, Memory, Saved, Step, parse_event
 
 STEP = Step(
     method="mesp:weights=resident",
@@ -25,6 +25,7 @@ ALL = [
     Step("mebp", 1, 9.0, 0.1, 8, 7, 1e-3, 5.0, {"all": 5.0}, 1.0, 2.0, 3.0, 8103.1, 80.0, "nominal", 77.0, 1.7e9),
     Memory("mebp", 1.25, 360.8),
     Log("mesp", "warning", 'wörter, "quotes" and\nlines'),
+    Saved("mesp", 20, "runs/x/mesp/adapter"),
     Heartbeat("mesp", 10.0),
     Done("mesp", "finished", 20, "runs/x/mesp/adapter"),
     Done("mesp", "stopped", 0, None),
@@ -47,7 +48,7 @@ def test_to_one_line_and_back(event):
 
 def test_every_event_is_tried_here():
     assert {type(event) for event in ALL} == set(EVENTS.values())
-    assert set(EVENTS) == {"loaded", "step", "memory", "log", "heartbeat", "done", "error"}
+    assert set(EVENTS) == {"loaded", "step", "memory", "saved", "log", "heartbeat", "done", "error"}
 
 
 def test_the_names_of_a_step_are_those_of_the_results_file():

@@ -56,8 +56,8 @@ def test_the_default_is_a_new_one_each_time(tmp_path, monkeypatch):
 
 
 def test_the_default_below_another_folder(tmp_path):
-    first, second = default_out(tmp_path / "mine" / "runs"), default_out(tmp_path / "mine" / "runs")
+    first, second = default_out(base=tmp_path / "mine" / "runs"), default_out(base=tmp_path / "mine" / "runs")
     assert first.path.parent == second.path.parent == tmp_path / "mine" / "runs" and first.path != second.path
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written to"):
-        default_out(tmp_path / "file")
+        default_out(base=tmp_path / "file")

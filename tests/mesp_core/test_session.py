@@ -78,7 +78,7 @@ class TestAFinishedRun:
             for event in heard
             if not isinstance(event, events.Memory | events.Heartbeat | events.Log)
         ]
-        assert order == [("loaded", None), *(("step", n) for n in range(1, 6)), ("done", None)]
+        assert order == [("loaded", None), *(("step", n) for n in range(1, 6)), ("saved", 5), ("done", None)]
         assert isinstance(heard[0], events.Log) and heard[0].message.startswith("BLAS: ")
         assert {event.method for event in heard} == {"mesp"}
         assert any(isinstance(event, events.Heartbeat) for event in heard)

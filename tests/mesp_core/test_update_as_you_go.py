@@ -274,17 +274,17 @@ class TestNoHalfTrainedAdapterIsPresentedAsWhole:
         config = RunConfig(rank=2, seq_len=8, optimizer="sgd", learning_rate=0.1, **settings)
         return worker.Job(config, bundled_path("tiny"), tokens.path, tmp_path / "adapter")
 
-    def test_the_last_whole_one_stays(self, tmp_path, monkeypatch):
+    def test_the_one_from_before_the_step_is_kept(self, tmp_path, monkeypatch):
         method = Breaks(at=4)
         monkeypatch.setattr(build, "build_method", lambda *arguments: (method, {"all": "none"}))
         with pytest.raises(CheckpointError):
             worker.run(self.job(tmp_path, steps=9, save_every=2), Silent())
         config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-        assert config["mesp"]["step"] == 2
+        assert config["mesp"]["step"] == 3
         saved = mx.load(str(tmp_path / "adapter" / "adapters.safetensors"))
-        after_two = method.whole_steps[2]
-        assert len(saved) == len(after_two)
-        for (path, name), value in after_two.items():
+        after_three = method.whole_steps[3]
+        assert len(saved) == len(after_three)
+        for (path, name), value in after_three.items():
             np.testing.assert_array_equal(np.array(saved[f"{path}.{name}"]), value)
 
     def test_where_there_is_no_whole_one_there_is_none(self, tmp_path, monkeypatch):

@@ -1,0 +1,71 @@
+"""The signals that ask us to end: which of them count, and what they do before and while something runs."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def heeded() -> list[signal.Signals]:
+    """Those of ENDING that we were not told to ignore, as `nohup` tells us of SIGHUP."""
+    return [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+
+
+@contextlib.contextmanager
+def on_signals(act: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Call `act` when a heeded signal comes, for the time of the block. Does nothing outside of the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        act(signal.Signals(number))
+
+    before = {number: signal.signal(number, handle) for number in heeded()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Make the first signal a KeyboardInterrupt, so that what was begun is cleaned away.
+
+    Those that follow are left unheard: they would break off the cleaning, which takes a moment only.
+    """
+    interrupted = False
+
+    def interrupt(number: signal.Signals) -> None:
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            raise KeyboardInterrupt(number.name)
+
+    with on_signals(interrupt):
+        yield
+
+
+class StopRequests:
+    """Turns signals into a polite stop and, when one is repeated, into an end at once.
+
+    SIGHUP counts once: closing a terminal's window sends it twice, from the system and from the shell.
+    """
+
+    def __init__(self, stop: Callable[[], None], kill: Callable[[], None]) -> None:
+        self._stop, self._kill = stop, kill
+        self._heard: set[signal.Signals] = set()
+
+    def __call__(self, number: signal.Signals) -> None:
+        """A signal came."""
+        repeated = number in self._heard and number != signal.SIGHUP
+        first = not self._heard
+        self._heard.add(number)
+        if repeated:
+            self._kill()
+        elif first:
+            self._stop()

@@ -1,0 +1,88 @@
+"""What the adapters were before a step, while it changes them block by block: a step that breaks off is taken back.
+
+The old values wait in a scratch file, as no memory is to hold the adapters twice.
+"""
+
+from collections.abc import Callable, Iterable
+
+from mesp_core.block_inputs import BlockInputs
+from mesp_core.errors import MespError
+from mesp_core.methods.method import AdapterTree
+
+
+class Undo:
+    """Keeps old values of `adapters` in the stack that `make_stack` gives, which is first called when one is to be kept.
+
+    A stack that cannot be had or fails ends no run: then `whole` may be False after a step that broke off. `tell` is called
+    once with the reason.
+    """
+
+    def __init__(self, adapters: AdapterTree, make_stack: Callable[[], BlockInputs], tell: Callable[[str], None]) -> None:
+        self._adapters, self._make_stack, self._tell = adapters, make_stack, tell
+        self._stack: BlockInputs | None = None
+        self._failed = False
+        self._kept: list[tuple[str, str]] = []
+        self.whole = True
+
+    def begin_step(self) -> None:
+        """What was kept is not needed any more: the adapters are those of a whole step."""
+        self._kept.clear()
+        if self._stack is not None:
+            self._stack.clear()
+        self.whole = True
+
+    def keep(self, paths: Iterable[str]) -> None:
+        """Keep the values of these adapters, which are evaluated and about to change."""
+        paths = list(paths)
+        if len(paths) == len(self._adapters) and not self._kept:
+            return  # all change at once, in one update that has nothing after it
+        self.whole = False
+        if self._failed:
+            return
+        try:
+            if self._stack is None:
+                self._stack = self._make_stack()
+            for path in paths:
+                for name, value in self._adapters[path].items():
+                    self._stack.push(value)
+                    self._kept.append((path, name))
+        except MespError as error:
+            self._failed = True
+            self._kept.clear()
+            self._tell(f"{error} Until there is such a file, a step that breaks off half-way cannot be taken back.")
+
+    def restore(self) -> None:
+        """Give the adapters the values from before the step; `whole` says whether that was possible."""
+        if self.whole or self._failed:
+            return
+        try:
+            while self._kept:
+                path, name = self._kept[-1]
+                self._adapters[path][name] = self._stack.pop()
+                self._kept.pop()
+        except MespError:
+            return
+        self.whole = True
+
+    def close(self) -> None:
+        """Give the scratch file back."""
+        if self._stack is not None:
+            self._stack.close()
+
+
+class NoUndo(Undo):
+    """For whoever has no use for the adapters after a step that broke off."""
+
+    def __init__(self) -> None:
+        super().__init__({}, _none, lambda message: None)
+
+    def keep(self, paths: Iterable[str]) -> None:
+        """Keep nothing."""
+        self.whole = False
+
+    def restore(self) -> None:
+        """There is nothing to go back to."""
+
+
+def _none() -> BlockInputs:
+    raise AssertionError("nothing is kept")
