@@ -177,6 +177,8 @@ def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[s
             print(outcome.details, file=sys.stderr)
         print(outcome.message, file=sys.stderr)
         return outcome.exit_code or 1
+    if not any(result.steps for result in comparison.results.methods.values()):
+        print(f"{outcome.message} Nothing was learnt, so nothing was saved.", file=sys.stderr)
     return 1 if comparison.problem else 0
 
 

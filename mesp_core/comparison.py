@@ -114,6 +114,8 @@ class Comparison:
 
     def _begin(self, method: str) -> Session | None:
         """The session of a method, not running yet; None once the comparison was asked to end."""
+        with contextlib.suppress(OSError):  # the worker says what it misses
+            self.prepared.tokens.put_back()
         session = Session(self._job(method), inherited=self.folder.inherited)
         self._alive.append(session)  # first: whoever asks from now on asks it too
         if self._ended:

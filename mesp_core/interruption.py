@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -15,8 +15,11 @@ def heeded() -> list[signal.Signals]:
 
 
 @contextlib.contextmanager
-def on_signals(act: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call `act` when a heeded signal comes, for the time of the block. Does nothing outside of the main thread."""
+def on_signals(act: Callable[[signal.Signals], None], also: Sequence[signal.Signals] = ()) -> Iterator[None]:
+    """Call `act` when a heeded signal comes, or one of `also`, for the time of the block.
+
+    Does nothing outside of the main thread, where Python hears no signals.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -24,7 +27,7 @@ def on_signals(act: Callable[[signal.Signals], None]) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         act(signal.Signals(number))
 
-    before = {number: signal.signal(number, handle) for number in heeded()}
+    before = {number: signal.signal(number, handle) for number in [*heeded(), *also]}
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import queue
+import resource
 import signal
 import subprocess
 import threading
@@ -75,6 +76,7 @@ class Session:
         self._footprint_mb = 0.0
         self._loaded = False
         self._adapter_folder = job.adapter_folder
+        self._processor_s = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -109,6 +111,7 @@ class Session:
             self.outcome = Outcome(self._end_asked, f"{self.method}: ended before it began, as asked.", exit_code=1)
             return
         self._heard = time.monotonic()
+        processor_s = _processor_time_of_children()
         child = self._child = start_module("mesp_core.worker", blas=blas, inherited=self._inherited)
         readers = [threading.Thread(target=read, daemon=True) for read in (self._read_events, self._read_last_words)]
         for reader in readers:
@@ -133,6 +136,7 @@ class Session:
             if child.poll() is None:
                 self.kill()
             child.wait()
+            self._processor_s = _processor_time_of_children() - processor_s
             for reader in readers:
                 reader.join(1.0)
             for stream in (child.stdin, child.stdout, child.stderr):
@@ -261,7 +265,13 @@ class Session:
                 f"the footprint reached {self._footprint_mb:.0f} MB, above the limit of {limit} MB "
                 "(lower seq_len or batch_size), and the worker was ended"
             )
-        return f"the worker {_death(self._child.returncode)}"
+        return f"the worker {_death(self._child.returncode, self._processor_s)}"
+
+
+def _processor_time_of_children() -> float:
+    """Seconds that the children used which have ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _step_of(adapter: Path) -> str:
@@ -276,11 +286,14 @@ def _perplexity(loss: float) -> float | None:
     return math.exp(loss) if loss < 700 else None  # also None for NaN
 
 
-def _death(returncode: int | None) -> str:
-    """How a process died, in words. A negative code is a signal's number."""
+def _death(returncode: int | None, processor_s: float) -> str:
+    """How a process died that used so much processor time, in words. A negative code is a signal's number."""
     if returncode is None or returncode >= 0:
         return f"ended without a word (exit code {returncode})"
     name = signal.Signals(-returncode).name if -returncode in set(signal.Signals) else f"signal {-returncode}"
+    limit = min(limit for limit in (*resource.getrlimit(resource.RLIMIT_CPU), math.inf) if limit != resource.RLIM_INFINITY)
+    if name == "SIGXCPU" or (name == "SIGKILL" and processor_s >= limit - 1):
+        return f"was killed by {name}: it used the {limit} s of processor time that the system's limit allows (ulimit -t)"
     reason = {
         "SIGKILL": "; the system does that when memory runs out",
         "SIGABRT": "; Metal does that when memory runs out",

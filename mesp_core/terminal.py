@@ -88,7 +88,9 @@ class Terminal:
 
         def stop() -> None:
             comparison.stop()
-            self._err.print("Stopping after this step; press Ctrl-C again to end at once.")
+            dropped = comparison.config.grad_accumulation > 1
+            when = "now, the step under way is dropped" if dropped else "after this step"
+            self._err.print(f"Stopping {when}; press Ctrl-C again to end at once.")
 
         with on_signals(StopRequests(stop, comparison.kill)):
             for event in comparison.run():

@@ -7,6 +7,7 @@ Imports MLX and little else; mlx_lm only for `autodiff`.
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from typing import Protocol, TextIO
 from mesp_core import events
 from mesp_core.config import RunConfig
 from mesp_core.errors import MespError
+from mesp_core.interruption import on_signals
 
 HEARTBEAT_S = 1.0
 
@@ -86,6 +88,10 @@ class Channel:
         self._turns.acquire()
         return not self.stop_asked.is_set()
 
+    def ask_to_stop(self) -> None:
+        """End after the step. On a thread, as a signal's handler may run while a lock is held that this takes."""
+        threading.Thread(target=self._stop, daemon=True).start()
+
     def _stop(self) -> None:
         self.stop_asked.set()
         self._turns.release()
@@ -115,8 +121,13 @@ def main() -> int:
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     job = Job.from_json(sys.stdin.readline())
+    channel = Channel(out, sys.stdin, job.config.method)
+    with on_signals(lambda number: channel.ask_to_stop(), also=[signal.SIGXCPU]):
+        return _run_and_tell(job, channel)
+
+
+def _run_and_tell(job: Job, channel: Channel) -> int:
     method = job.config.method
-    channel = Channel(out, sys.stdin, method)
     try:
         run(job, channel)
         return 0

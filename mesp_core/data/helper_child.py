@@ -6,8 +6,10 @@ mesp_core.errors, "message": its text}. Loads no MLX.
 """
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +52,8 @@ def answer(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
     Any other error ends in a traceback on stderr, whose last lines are what `ask` tells.
     """
-    request = json.load(sys.stdin)
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         reply = work(request)
     except MespError as error:
@@ -58,12 +61,32 @@ def answer(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     print(json.dumps(reply))
 
 
+def _end_with_parent() -> None:
+    """Nobody waits for the reply of a child whose stdin has ended."""
+    while os.read(0, 4096):  # not through sys.stdin, whose lock would be held while the interpreter ends
+        pass
+    os._exit(1)
+
+
 def _talk(child: subprocess.Popen, request: str, on_wait: Callable[[], None]) -> tuple[str, str]:
-    """Send the request and wait; all the child wrote on stdout and stderr."""
-    said: str | None = request
-    while True:
-        on_wait()
-        try:
-            return child.communicate(said, POLL_S)
-        except subprocess.TimeoutExpired:
-            said = None  # the next call goes on with what this one was given
+    """Send the request and wait; all the child wrote on stdout and stderr. Its stdin stays open for as long as we wait."""
+    said = ["", ""]
+
+    def read(number: int, stream: Any) -> None:
+        said[number] = stream.read()
+
+    readers = [threading.Thread(target=read, args=job, daemon=True) for job in enumerate((child.stdout, child.stderr))]
+    for reader in readers:
+        reader.start()
+    try:
+        child.stdin.write(request + "\n")
+        child.stdin.flush()
+    except OSError:
+        pass  # it died; what it said last tells why
+    on_wait()
+    for reader in readers:
+        while reader.is_alive():
+            reader.join(POLL_S)
+            on_wait()
+    child.wait()
+    return said[0], said[1]

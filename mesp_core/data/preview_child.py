@@ -61,7 +61,7 @@ def _in_common(a: str, b: str) -> int:
 
 
 def _roles(tokens: TokenSet, data: Path, lines: set[int]) -> dict[int, list[str]]:
-    if tokens.kind in ("text", "tokens"):
+    if tokens.kind in ("text", "tokens") or data.is_fifo() or data.is_char_device():  # a pipe has nothing left to read
         return {}
     rows = list(read_rows(data, only=lines))
     if {row.line for row in rows} != lines or any(row.kind != tokens.kind for row in rows):

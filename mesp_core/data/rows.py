@@ -2,7 +2,8 @@
 
 import errno
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -46,8 +47,10 @@ class _Problem(Exception):
         super().__init__(f"{found}; expected {expected}.")
 
 
-def read_rows(path: Path, only: Collection[int] | None = None) -> Iterator[Row]:
+def read_rows(path: Path, only: Collection[int] | None = None, source: Iterable[bytes] | None = None) -> Iterator[Row]:
     """Yield the rows of `path`, which is never held in memory as a whole; with `only`, those on these lines.
+
+    `source` gives the file's lines where somebody has opened it already.
 
     The first non-blank line sets the format of the file. A byte order mark, CRLF, blank lines and a missing final
     newline are accepted. Of lines that are not asked for, the first is looked at for the format and no other.
@@ -60,7 +63,7 @@ def read_rows(path: Path, only: Collection[int] | None = None) -> Iterator[Row]:
     form: str | None = None
     form_line = 0
     last = None if only is None else max(only, default=0)
-    for line, raw in _lines(path):
+    for line, raw in _lines(path, source):
         if last is not None and line > last:
             return
         wanted = only is None or line in only
@@ -89,10 +92,10 @@ def unreadable(data: Path, error: OSError | ValueError) -> UsageError:
     return UsageError(f"The data file {data} cannot be read: {error.strerror or error}.")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Path, source: Iterable[bytes] | None) -> Iterator[tuple[int, bytes]]:
     """The non-blank lines as bytes with their numbers, without line ends or byte order mark."""
     try:
-        with path.open("rb") as file:
+        with path.open("rb") if source is None else nullcontext(source) as file:
             for line, raw in enumerate(file, 1):
                 if line == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")

@@ -10,6 +10,7 @@ A token set is a folder:
 """
 
 import json
+import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class TokenSet:
     mask: np.ndarray
     offsets: np.ndarray
     lines: np.ndarray
+    meta: dict[str, Any]
 
     @classmethod
     def open(cls, folder: Path) -> "TokenSet":
@@ -55,7 +57,7 @@ class TokenSet:
             meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
             _check(arrays, meta)
             counts = {name: int(meta[name]) for name in ("rows", "skipped", "truncated", "max_id")}
-            return cls(path=folder, kind=str(meta["kind"]), **counts, **arrays)
+            return cls(path=folder, kind=str(meta["kind"]), **counts, **arrays, meta=meta)
         except Exception as error:  # what NumPy and JSON make of foreign bytes is any error at all
             raise DataError(f"The tokenised data in {folder} is damaged or missing ({error}).") from None
 
@@ -84,6 +86,23 @@ class TokenSet:
     def sample_at(self, position: int) -> int:
         """The index of the sample that holds `ids[position]`."""
         return int(np.searchsorted(self.offsets, position, side="right")) - 1
+
+    def put_back(self) -> None:
+        """Write the folder again if it is gone: the cache may be emptied while a run uses it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self.path.exists():
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=self.path.parent, ignore_cleanup_errors=True) as temporary:
+            whole = Path(temporary, "whole")
+            whole.mkdir()
+            for name in DTYPES:  # these arrays are of files that live as long as they are mapped
+                np.save(whole / f"{name}.npy", getattr(self, name))
+            _write_meta(whole, self.meta)
+            whole.rename(self.path)
 
     def _span(self, index: int) -> slice:
         if not 0 <= index < len(self):
@@ -134,7 +153,7 @@ class TokenSetWriter:
             "max_id": self._max_id,
             "crc32": checksums,
         }
-        (self._folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        _write_meta(self._folder, meta)
 
 
 class _ArrayFile:
@@ -164,6 +183,10 @@ class _ArrayFile:
         # NumPy pads the header for the shape to grow in place, to 128 bytes here.
         header = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self._length,)}
         np.lib.format.write_array_header_1_0(self._file, header)
+
+
+def _write_meta(folder: Path, meta: dict[str, Any]) -> None:
+    (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
 def _check(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:

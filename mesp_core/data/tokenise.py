@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 
 from mesp_core.cache import cache_dir
 from mesp_core.data.helper_child import ask
+from mesp_core.data.read_once import CHUNK, OnProgress, readable
 from mesp_core.data.rows import unreadable
 from mesp_core.data.special_tokens import TEMPLATE_FILE
 from mesp_core.data.token_set import TokenSet
@@ -29,10 +30,7 @@ LOSS_ON = ("all", "completion")
 MAX_ENTRIES = 32
 ABANDONED_S = 24 * 3600  # a temporary folder this old is what a killed process left
 ATTEMPTS = 3
-CHUNK = 1 << 20  # bytes of a file that are hashed at once
 REPORT_S = 0.1
-
-OnProgress = Callable[[str, float], None]
 
 # All that a sample depends on, besides the data file and the options.
 MODEL_FILES = ("tokenizer.json", "tokenizer_config.json", TEMPLATE_FILE, "config.json", "generation_config.json")
@@ -74,27 +72,55 @@ def tokenise(
         raise UsageError(f"max_samples is {max_samples}; it must be 0 (all) or more.")
     options = {"seq_len": seq_len, "loss_on": loss_on, "max_samples": max_samples}
     store = cache_dir() / "tokens"
-    entry = store / _key(data, model_dir, options, on_progress)
-    for _ in range(ATTEMPTS):
-        tokens = _open(entry)
-        if tokens is None:
-            _make(entry, {"data": str(data), "model_dir": str(model_dir), **options}, on_progress)
-            _prune(store, keep=entry)
-            tokens = _open(entry)
-        if tokens is not None:
-            _check_ids(tokens, data, model_dir, vocab_size)
-            return tokens
-    raise MespError(f"The token cache in {store} is damaged again and again; check the disk, or set MESP_CACHE_DIR.")
+    with readable(data, store, on_progress) as file:
+        try:
+            tokens = _cached_or_made(store, file, model_dir, options, on_progress)
+        except MespError as error:  # a person knows the name they gave, not the copy's
+            raise type(error)(str(error).replace(str(file), str(data))) from error
+    _check_ids(tokens, data, model_dir, vocab_size)
+    return tokens
 
 
-def _key(data: Path, model_dir: Path, options: dict[str, Any], on_progress: OnProgress | None) -> str:
-    """The name of the cache entry: a hash of all that the ids depend on."""
+def _cached_or_made(
+    store: Path, data: Path, model_dir: Path, options: dict[str, Any], on_progress: OnProgress | None
+) -> TokenSet:
+    """The entry of `data` as it is now; where it changes meanwhile, that of the bytes which the samples were made of."""
     content = _hash_of(data, unreadable, on_progress)
-    parts: dict[str, Any] = {"version": FORMAT_VERSION, "tokenizers": version("tokenizers"), "data": content, **options}
-    for name in MODEL_FILES:
-        path = model_dir / name
-        parts[name] = _hash_of(path, _unreadable_model_file, on_progress) if path.is_file() else None
+    for _ in range(ATTEMPTS):
+        models = _model_parts(model_dir, on_progress)
+        entry = store / _key(content, models, options)
+        tokens = _open(entry)
+        if tokens is not None:
+            return tokens
+        request = {"data": str(data), "model_dir": str(model_dir), **options}
+        with _new_folder(store) as folder:
+            content = _run_child({**request, "folder": str(folder)}, on_progress)["data_sha256"]
+            if _model_parts(model_dir, on_progress) != models:
+                continue  # nobody knows which of the two the samples were made with
+            entry = store / _key(content, models, options)
+            _give_name(folder, entry)
+        _prune(store, keep=entry)
+    tokens = _open(entry)
+    if tokens is None:
+        raise MespError(
+            f"The token cache in {store} is damaged again and again, or {model_dir} is being written to; "
+            "check the disk, wait until the model is complete, or set MESP_CACHE_DIR."
+        )
+    return tokens
+
+
+def _key(content: str, models: dict[str, str | None], options: dict[str, Any]) -> str:
+    """The name of the cache entry: a hash of all that the ids depend on."""
+    parts = {"version": FORMAT_VERSION, "tokenizers": version("tokenizers"), "data": content, **options, **models}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _model_parts(model_dir: Path, on_progress: OnProgress | None) -> dict[str, str | None]:
+    """The hashes of the model's files that the ids depend on; None for those it has not."""
+    paths = {name: model_dir / name for name in MODEL_FILES}
+    return {
+        name: _hash_of(path, _unreadable_model_file, on_progress) if path.is_file() else None for name, path in paths.items()
+    }
 
 
 def _unreadable_model_file(path: Path, error: OSError | ValueError) -> CheckpointError:
@@ -138,32 +164,34 @@ def _open(entry: Path) -> TokenSet | None:
     return tokens
 
 
-def _make(entry: Path, request: dict[str, Any], on_progress: OnProgress | None) -> None:
-    """Have the child make the entry in a folder beside it, which then takes its name.
-
-    Several processes may do this at once: the first to finish gives its entry, the others use that one.
-    """
+@contextmanager
+def _new_folder(store: Path) -> Iterator[Path]:
+    """An empty folder beside the entries, gone after the block unless it got a name."""
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".new-", dir=entry.parent))
+        store.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".new-", dir=store))
     except OSError as error:
-        raise _not_writable(entry.parent, error) from None
+        raise _not_writable(store, error) from None
     try:
-        _run_child({**request, "folder": str(folder)}, on_progress)
-        try:
-            folder.rename(entry)
-        except OSError as error:
-            if not entry.is_dir():
-                raise _not_writable(entry.parent, error) from None
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_child(request: dict[str, Any], on_progress: OnProgress | None) -> None:
-    """Run mesp_core.data.tokenise_child; its errors are raised here, with the same class and text."""
+def _give_name(folder: Path, entry: Path) -> None:
+    """Several processes may make one entry at once: the first to finish gives its, the others use that one."""
+    try:
+        folder.rename(entry)
+    except OSError as error:
+        if not entry.is_dir():
+            raise _not_writable(entry.parent, error) from None
+
+
+def _run_child(request: dict[str, Any], on_progress: OnProgress | None) -> dict[str, Any]:
+    """The reply of mesp_core.data.tokenise_child; its errors are raised here, with the same class and text."""
     message = f"Tokenising {Path(request['data']).name}"
     on_wait = None if on_progress is None else lambda: on_progress(message, 0.0)
-    ask("mesp_core.data.tokenise_child", request, task=f"Tokenising {request['data']}", on_wait=on_wait)
+    return ask("mesp_core.data.tokenise_child", request, task=f"Tokenising {request['data']}", on_wait=on_wait)
 
 
 def _prune(store: Path, keep: Path) -> None:

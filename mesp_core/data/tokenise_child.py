@@ -1,21 +1,33 @@
 """The short-lived process that tokenises a data file: `python -m mesp_core.data.tokenise_child`.
 
-The request holds the arguments of `make_token_set`; the reply is empty.
+The request holds the arguments of `make_token_set`; the reply is {"data_sha256": of the bytes the samples were made of}.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from mesp_core.data.encode import ROWS_AT_ONCE, Encoder
 from mesp_core.data.helper_child import answer
+from mesp_core.data.read_once import opened
 from mesp_core.data.rows import Row, read_rows
 from mesp_core.data.token_set import TokenSetWriter
 from mesp_core.errors import DataError, MespError
 
 
-def make_token_set(data: Path, model_dir: Path, folder: Path, *, seq_len: int, loss_on: str, max_samples: int) -> None:
+def make_token_set(
+    data: Path,
+    model_dir: Path,
+    folder: Path,
+    *,
+    seq_len: int,
+    loss_on: str,
+    max_samples: int,
+    source: Iterable[bytes] | None = None,
+) -> None:
     """Write the samples of `data` to the existing, empty `folder`; at most `max_samples` of them unless that is 0.
+
+    `source` gives the lines of `data` where somebody has opened it already.
 
     Raises:
         UsageError, DataError, CheckpointError: as `read_rows` and `Encoder`; DataError when no sample is left.
@@ -26,7 +38,7 @@ def make_token_set(data: Path, model_dir: Path, folder: Path, *, seq_len: int, l
 
     def counted() -> Iterator[Row]:
         nonlocal rows, kind
-        for row in read_rows(data):
+        for row in read_rows(data, source=source):
             rows, kind = rows + 1, row.kind
             yield row
 
@@ -58,12 +70,13 @@ def _nothing_left(data: Path, rows: int, skipped: int, truncated: int, seq_len: 
 
 def _work(request: dict[str, Any]) -> dict[str, Any]:
     paths = {name: Path(request.pop(name)) for name in ("data", "model_dir", "folder")}
-    try:
-        make_token_set(**paths, **request)
-    except OSError as error:  # reading is guarded where it happens: this is the disk the ids are written to
-        reason = error.strerror or error
-        raise MespError(f"The tokenised data cannot be written to {paths['folder']}: {reason}.") from None
-    return {}
+    with opened(paths["data"]) as lines:
+        try:
+            make_token_set(**paths, **request, source=lines)
+        except OSError as error:  # reading is guarded where it happens: this is the disk the ids are written to
+            reason = error.strerror or error
+            raise MespError(f"The tokenised data cannot be written to {paths['folder']}: {reason}.") from None
+        return {"data_sha256": lines.sha256()}
 
 
 if __name__ == "__main__":

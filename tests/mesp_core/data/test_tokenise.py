@@ -374,8 +374,9 @@ def test_two_processes_may_make_the_same_entry(plain_model, write, cache, monkey
     ask = module.ask
 
     def ask_and_wait(*args, **options):
-        ask(*args, **options)
+        reply = ask(*args, **options)
         both_ready.wait()
+        return reply
 
     monkeypatch.setattr(module, "ask", ask_and_wait)
     results = []
