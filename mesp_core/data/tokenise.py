@@ -6,6 +6,7 @@ The child keeps the tokenizer's memory out of the caller, which may be a window 
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -29,6 +30,8 @@ FORMAT_VERSION = 1  # raise it when the same files would give other ids, or anot
 LOSS_ON = ("all", "completion")
 MAX_ENTRIES = 32
 ABANDONED_S = 24 * 3600  # a temporary folder this old is what a killed process left
+ENTRY_NAME = "[0-9a-f]{32}"
+TEMPORARY = (".new-", ".old-", ".stream-")  # how the names of temporary folders begin
 ATTEMPTS = 3
 REPORT_S = 0.1
 
@@ -195,14 +198,17 @@ def _run_child(request: dict[str, Any], on_progress: OnProgress | None) -> dict[
 
 
 def _prune(store: Path, keep: Path) -> None:
-    """Remove all but the most recently used entries, and what killed processes left. Never fails."""
+    """Remove all but the most recently used entries, and what killed processes left. Never fails.
+
+    The folder may be one that somebody else uses too: what has not one of our names is left alone.
+    """
     entries, now = [], time.time()
     try:
         for path in store.iterdir():
             used = path.stat().st_mtime
-            if not path.name.startswith("."):
+            if re.fullmatch(ENTRY_NAME, path.name):
                 entries.append((used, path))
-            elif now - used > ABANDONED_S:
+            elif path.name.startswith(TEMPORARY) and now - used > ABANDONED_S:
                 shutil.rmtree(path, ignore_errors=True)
     except OSError:
         return  # another process is pruning too

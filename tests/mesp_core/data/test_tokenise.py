@@ -340,16 +340,17 @@ def test_a_cache_that_cannot_be_written_is_a_plain_sentence(plain_model, write, 
 def test_old_entries_and_abandoned_folders_go(plain_model, write, cache):
     store = cache / "tokens"
     for age in range(MAX_ENTRIES + 3):
-        folder = store / f"entry-{age:02d}"
+        folder = store / f"{age:032x}"
         folder.mkdir(parents=True)
         os.utime(folder, (time.time() - 1000 - age,) * 2)
-    for name, age in ((".new-dead", 3 * 24 * 3600), (".new-alive", 60)):
+    old = 3 * 24 * 3600
+    for name, age in ((".new-dead", old), (".new-alive", 60), (".git", old), ("somebody else's", old)):
         (store / name).mkdir()
         os.utime(store / name, (time.time() - age,) * 2)
     made = tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all")
     kept = {path.name for path in entries(cache)}
-    assert kept == {made.path.name} | {f"entry-{age:02d}" for age in range(MAX_ENTRIES - 1)}
-    assert [path.name for path in leftovers(cache)] == [".new-alive"]
+    assert kept == {made.path.name} | {f"{age:032x}" for age in range(MAX_ENTRIES - 1)} | {"somebody else's"}
+    assert [path.name for path in leftovers(cache)] == [".git", ".new-alive"]
 
 
 def test_what_was_just_made_or_used_is_kept(plain_model, write, cache):
@@ -360,7 +361,7 @@ def test_what_was_just_made_or_used_is_kept(plain_model, write, cache):
     tokenise(data, plain_model, seq_len=8, loss_on="all")
     assert time.time() - entry.stat().st_mtime < 600
     for number in range(MAX_ENTRIES):
-        folder = cache / "tokens" / f"future-{number}"
+        folder = cache / "tokens" / f"{number:032x}"
         folder.mkdir()
         os.utime(folder, (time.time() + 1000,) * 2)
     made = tokenise(data, plain_model, seq_len=9, loss_on="all").path
