@@ -8,12 +8,14 @@ machine's free memory, the judge keeps the quantised product, and the result say
 The parent side (`run_check`) loads no MLX; `python -m mesp_core.check` is the child that computes, with BLAS preloaded.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mesp_core.computing import Computing, serve
 from mesp_core.config import RunConfig
+from mesp_core.errors import CheckpointError
 from mesp_core.events import finite
 from mesp_core.prepare import Prepared
 
@@ -90,6 +92,7 @@ def _compute(request: dict) -> Iterator[CheckResult]:
     from mesp_core.memory import machine_memory
     from mesp_core.methods.autodiff import Autodiff
     from mesp_core.methods.build import activation_dtype, build_method
+    from mesp_core.non_finite import first_non_finite
 
     mx.set_cache_limit(0)
     config = RunConfig.from_dict(request["config"])
@@ -108,6 +111,8 @@ def _compute(request: dict) -> Iterator[CheckResult]:
     # The copy, its source, and as much again for the activations.
     fits = checkpoint.parameters * 4 * 2 < machine_memory()[1]
     judge_loss, judge = gradients_of(Autodiff(checkpoint.folder, adapters, config.scale, mx.float32, dequantize=fits))
+    if not math.isfinite(judge_loss) and (found := first_non_finite(checkpoint)):
+        raise CheckpointError(found)
     judge_name = "mlx-lm, float32, " + ("dequantised" if fits else "quantized_matmul")
     dtype = str(activation_dtype(config, checkpoint)).removeprefix("mlx.core.")
     bounds = BOUNDS[dtype]

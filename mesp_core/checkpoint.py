@@ -3,21 +3,23 @@
 After `open_checkpoint` returns, every tensor that a run needs is known to be there, whole, with the right type and shape.
 """
 
-import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from mesp_core.errors import CheckpointError, UsageError
+from mesp_core.json_file import read_object
 from mesp_core.models.architecture import EMBEDDING, Architecture
+from mesp_core.models.config_reader import shown
 from mesp_core.models.registry import architecture_from_config
+from mesp_core.quantization import Quantization
 from mesp_core.safetensors import TensorEntry, read_header
 
 FLOATS = ("F32", "F16", "BF16")
-BITS = (2, 3, 4, 5, 6, 8)
-GROUP_SIZES = (32, 64, 128)
+WEIGHT_FILES = "model*.safetensors"
+ROTARY = "self_attn.rotary_emb.inv_freq"  # a table in older files, which nothing reads
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,25 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise UsageError(f"model: {folder} is not a folder.")
     config_file = folder / "config.json"
-    config = _read_json(config_file)
+    config = read_object(config_file)
     if config.get("model_file") is not None:
         raise CheckpointError(f"{config_file}: model_file asks to run code from the model folder, which is never done.")
     architecture = architecture_from_config(config_file, config)
+    quantization = Quantization.of(config_file, config)
     entries = _entries(folder)
-    quantization = _quantization(config_file, config)
+    head = entries.pop("lm_head.weight", None) if architecture.tie_word_embeddings else None
+    if head is not None and "tie_word_embeddings" not in config:
+        raise CheckpointError(
+            f"{config_file}: tie_word_embeddings is left out, which to mlx-lm means true, but {head.file.name} has "
+            "lm_head.weight. Write true (this head is not used) or false (it is)."
+        )
     linears = {
         path: _linear(folder, entries, quantization, path, *shape_and_bias)
         for path, shape_and_bias in architecture.linears().items()
     }
     norms = {path: _norm(folder, entries, path, architecture.hidden_size) for path in architecture.norms()}
+    quantization.refuse_entries_for(norms)
+    _refuse_unused(entries, linears.values(), norms.values())
     files = {entry.file for linear in linears.values() for entry in linear.tensors.values()}
     files |= {entry.file for entry in norms.values()}
     return Checkpoint(folder, architecture, linears, norms, {file: _fingerprint(file) for file in files})
@@ -124,77 +134,69 @@ def _fingerprint(file: Path) -> tuple[int, int]:
     return (status.st_size, status.st_mtime_ns)
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{file}: missing; a model folder needs it beside its safetensors files.") from error
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{file}: not valid JSON ({error}).") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{file}: holds {type(values).__name__}, expected a JSON object.")
-    return values
-
-
 def _entries(folder: Path) -> dict[str, TensorEntry]:
+    """Every tensor of the folder, as mlx-lm finds them: in all model*.safetensors, whatever an index says."""
+    there = {file.name for file in folder.glob(WEIGHT_FILES)}
+    if not there:
+        raise CheckpointError(
+            f"{folder}: no {WEIGHT_FILES} file in this folder. Models in another format must be converted first, "
+            "for example with mlx_lm.convert."
+        )
     index_file = folder / "model.safetensors.index.json"
-    if index_file.exists():
-        weight_map = _read_json(index_file).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-            raise CheckpointError(f"{index_file}: no weight_map from tensor to file name.")
-        names = sorted(set(weight_map.values()))
-        for name in names:
-            if Path(name).name != name:
-                raise CheckpointError(f"{index_file}: {name!r} is not the name of a file in this folder.")
-    else:
-        weight_map = {}
-        names = sorted(file.name for file in folder.glob("model*.safetensors"))
-        if not names:
-            raise CheckpointError(
-                f"{folder}: no model*.safetensors file in this folder. Models in another format must be converted first, "
-                "for example with mlx_lm.convert."
-            )
+    weight_map = _weight_map(index_file) if index_file.exists() else {}
     entries: dict[str, TensorEntry] = {}
-    for name in names:
-        entries |= {
-            tensor: entry for tensor, entry in read_header(folder / name).items() if weight_map.get(tensor, name) == name
-        }
+    for name in sorted(there | set(weight_map.values())):
+        for tensor, entry in read_header(folder / name).items():
+            if ROTARY in tensor:
+                continue
+            if tensor in entries:
+                raise CheckpointError(
+                    f"{folder}: tensor {tensor} is in both {entries[tensor].file.name} and {name}, and mlx-lm takes either. "
+                    "Remove the file that does not belong to the model."
+                )
+            entries[tensor] = entry
     for tensor, name in weight_map.items():
-        if tensor not in entries:
+        if tensor in entries and entries[tensor].file.name != name:
             raise CheckpointError(f"{folder / name}: tensor {tensor} is missing; {index_file.name} says that it is here.")
     return entries
 
 
-def _quantization(config_file: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    quantization = config.get("quantization") or {}
-    if not isinstance(quantization, dict):
+def _weight_map(index_file: Path) -> dict[str, str]:
+    """Tensor -> file, each of which mlx-lm would load."""
+    weight_map = read_object(index_file).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(f"{index_file}: no weight_map from tensor to file name.")
+    for name in sorted(set(weight_map.values())):
+        if Path(name).name != name:
+            raise CheckpointError(f"{index_file}: {shown(name)} is not the name of a file in this folder.")
+        if not fnmatchcase(name, WEIGHT_FILES):
+            raise CheckpointError(f"{index_file}: {shown(name)} is not called {WEIGHT_FILES}, which is what mlx-lm loads.")
+    return weight_map
+
+
+def _refuse_unused(entries: Mapping[str, TensorEntry], linears: Iterable[LinearEntry], norms: Iterable[TensorEntry]) -> None:
+    used = {entry.name for linear in linears for entry in linear.tensors.values()} | {entry.name for entry in norms}
+    unused = sorted(entries.keys() - used)
+    if unused:
+        more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise CheckpointError(
-            f"{config_file}: quantization is {quantization!r}; expected an object with bits and group_size."
+            f"{entries[unused[0]].file}: tensor {unused[0]} is there{more}, but config.json describes a model without it."
         )
-    foreign = config.get("quantization_config")
-    if not quantization and isinstance(foreign, dict) and foreign:
-        method = foreign.get("quant_method") or foreign.get("format") or foreign.get("mode")
-        raise CheckpointError(
-            f"{config_file}: quantised with {method or 'another library'}; only MLX's affine quantisation is supported. "
-            "Use a conversion from mlx-community, or convert the original with mlx_lm.convert."
-        )
-    return quantization
 
 
 def _linear(
     folder: Path,
     entries: Mapping[str, TensorEntry],
-    quantization: Mapping[str, Any],
+    quantization: Quantization,
     path: str,
     out_features: int,
     in_features: int,
     has_bias: bool,
 ) -> LinearEntry:
     tensors, bits, group_size = {}, None, None
-    if f"{path}.scales" in entries:
-        bits, group_size = _bits_and_group_size(folder, quantization, path, in_features)
+    found = quantization.of_module(path, entries.get(f"{path}.weight"), entries.get(f"{path}.scales"), in_features)
+    if found is not None:
+        bits, group_size = found
         groups = (out_features, in_features // group_size)
         tensors["weight"] = _tensor(folder, entries, f"{path}.weight", (out_features, in_features * bits // 32), ("U32",))
         tensors["scales"] = _tensor(folder, entries, f"{path}.scales", groups, FLOATS)
@@ -203,30 +205,7 @@ def _linear(
         tensors["weight"] = _tensor(folder, entries, f"{path}.weight", (out_features, in_features), FLOATS)
     if has_bias:
         tensors["bias"] = _tensor(folder, entries, f"{path}.bias", (out_features,), FLOATS)
-    elif f"{path}.bias" in entries:
-        file = entries[f"{path}.bias"].file
-        raise CheckpointError(f"{file}: tensor {path}.bias is there, but config.json describes a model without it.")
     return LinearEntry(path, out_features, in_features, bits, group_size, tensors)
-
-
-def _bits_and_group_size(folder: Path, quantization: Mapping[str, Any], path: str, in_features: int) -> tuple[int, int]:
-    file = folder / "config.json"
-    own = quantization.get(path)
-    settings = own if isinstance(own, dict) else quantization
-    mode = settings.get("mode", quantization.get("mode", "affine"))
-    if mode != "affine":
-        raise CheckpointError(f"{file}: quantization mode {mode!r} of {path} is not supported; supported is 'affine'.")
-    bits, group_size = settings.get("bits"), settings.get("group_size")
-    if bits is None or group_size is None:
-        raise CheckpointError(f"{file}: {path} is quantised, but quantization gives no bits and group_size for it.")
-    whole = type(bits) is int and type(group_size) is int
-    if not whole or bits not in BITS or group_size not in GROUP_SIZES or in_features % group_size:
-        raise CheckpointError(
-            f"{file}: quantization of {path} has bits {bits!r} and group_size {group_size!r} for {in_features} inputs; "
-            f"supported are bits {', '.join(map(str, BITS))} and a group_size of {', '.join(map(str, GROUP_SIZES))} "
-            "that divides the inputs."
-        )
-    return bits, group_size
 
 
 def _norm(folder: Path, entries: Mapping[str, TensorEntry], path: str, hidden_size: int) -> TensorEntry:

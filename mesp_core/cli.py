@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import errno
 import json
 import os
 import sys
@@ -76,7 +77,10 @@ def _run(arguments: list[str]) -> tuple[int, bool]:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        print(f"mesp: unexpected {type(error).__name__}: {error}. Run again with --debug for details.", file=sys.stderr)
+        problem = f"unexpected {type(error).__name__}: {error}. Run again with --debug for details."
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            problem = "more files are needed than may be open at once here. Allow more, with `ulimit -n 256`, and run again."
+        print(f"mesp: {problem}", file=sys.stderr)
     return 1, output_is_the_result
 
 

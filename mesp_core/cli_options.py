@@ -24,7 +24,7 @@ FLAGS = {
     "warmup_steps": ("--warmup-steps", "steps over which the learning rate rises"),
     "loss_on": ("--loss-on", "learn from every token, or from what the assistant says"),
     "dtype": ("--dtype", "of the activations; auto: the checkpoint's on Metal, float32 on CPU"),
-    "adapter_dtype": ("--adapter-dtype", "of the adapters and their updates"),
+    "adapter_dtype": ("--adapter-dtype", "of the adapters and their gradients"),
     "kernel": ("--kernel", "how frozen weights are multiplied; auto chooses per device and checks the choice"),
     "seed": ("--seed", "of batches and initial adapters"),
     "save_every": ("--save-every", "write the adapter each so many steps; 0: only at the end"),

@@ -48,7 +48,7 @@ class RunConfig:
         learning_rate, optimizer, weight_decay (adamw only), schedule, warmup_steps: of the optimizer.
         loss_on: every token (`all`) or only what the assistant says (`completion`).
         dtype: of the activations; `auto` is the checkpoint's on Metal and float32 on CPU.
-        adapter_dtype: of A, B and their updates.
+        adapter_dtype: of A, B and their gradients; the moments of adam and adamw, and their updates, are float32.
         kernel: how the frozen matmul is done; `auto` chooses per device and checks the choice.
         seed: of the batches and of the adapters' initial values.
         save_every: write the adapter each so many steps (0: only at the end).

@@ -21,6 +21,14 @@ class CheckpointError(MespError):
     kind = "checkpoint"
 
 
+class NotFiniteError(MespError):
+    """A `what` (loss or gradient) of a step is NaN or infinite: `value`."""
+
+    def __init__(self, message: str, what: str, value: float, step: int) -> None:
+        super().__init__(message)
+        self.what, self.value, self.step = what, value, step
+
+
 class DataError(MespError):
     """A data file cannot be read as training samples; names the file and the line."""
 

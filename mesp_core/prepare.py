@@ -52,9 +52,9 @@ def prepare(config: RunConfig, on_progress: Callable[[str, float], None] | None 
 
 
 def check_seq_len(config: RunConfig, checkpoint: Checkpoint) -> None:
-    """Raises UsageError if `config.seq_len` is more than the model's positions."""
+    """Raises UsageError if `config.seq_len` is more than the model's positions, where its config.json says how many."""
     longest = checkpoint.architecture.max_position_embeddings
-    if config.seq_len > longest:
+    if longest is not None and config.seq_len > longest:
         raise UsageError(f"seq_len: {config.seq_len} is more than {config.model} was made for; it allows up to {longest}.")
 
 

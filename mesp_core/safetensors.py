@@ -4,13 +4,13 @@ Loads no MLX, so that a checkpoint can be judged, and a run planned, without tou
 Format: 8 bytes little-endian header length n, n bytes of JSON, then the data that the header's offsets count from.
 """
 
-import json
 import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from mesp_core.errors import CheckpointError
+from mesp_core.json_file import LARGEST, parse_object
 
 # Bytes an element takes, for every type a checkpoint of ours may hold.
 ITEM_SIZES = {
@@ -26,7 +26,6 @@ ITEM_SIZES = {
     "F64": 8,
     "U16": 2,
 }
-LARGEST_HEADER = 100 * 1024 * 1024
 GIT_LFS = b"version "  # how the text begins that stands for a file left in Git LFS
 
 
@@ -55,21 +54,20 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
             if first == GIT_LFS:
                 raise CheckpointError(f"{file}: a Git LFS pointer, not the weights. Run `git lfs pull` in its folder.")
             length = int.from_bytes(first, "little")
-            if size < 8 or not 2 <= length <= min(LARGEST_HEADER, size - 8):
+            if LARGEST < length <= size - 8:
+                raise CheckpointError(
+                    f"{file}: its header is {length:,} bytes long, more than the {LARGEST:,} that any model's may be. "
+                    "Download or copy it again."
+                )
+            if size < 8 or not 2 <= length <= size - 8:
                 raise CheckpointError(
                     f"{file}: not a whole safetensors file: it has {size:,} bytes, too few for its header. "
                     "Download or copy it again."
                 )
-            header = json.loads(stream.read(length))
+            header = parse_object(stream.read(length), f"{file}: the header")
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(
-            f"{file}: not a safetensors file: its header is not JSON. Download or copy it again."
-        ) from error
 
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{file}: not a safetensors file: its header is no JSON object. Download or copy it again.")
     entries = {}
     for name, info in header.items():
         if name == "__metadata__":

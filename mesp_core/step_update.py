@@ -5,7 +5,7 @@ import math
 import mlx.core as mx
 
 from mesp_core.config import RunConfig
-from mesp_core.errors import MespError
+from mesp_core.errors import NotFiniteError
 from mesp_core.methods.method import AdapterTree, EnterPhase
 from mesp_core.partial_update import PartialUpdate
 from mesp_core.undo import Undo
@@ -46,7 +46,7 @@ class StepUpdate:
         """Σ loss of the next micro-batch.
 
         Raises:
-            MespError: if it is not a finite number; no adapter has been changed in this step.
+            NotFiniteError: if it is not a finite number; no adapter has been changed in this step.
         """
         self.total_loss += loss.item()
         self._left -= 1
@@ -56,7 +56,8 @@ class StepUpdate:
         """Some adapters' gradients of this micro-batch.
 
         Raises:
-            MespError: if one is not a finite number; these adapters have not been changed, others may have been: see Undo.
+            NotFiniteError: if one is not a finite number; these adapters have not been changed, others may have been: see
+                Undo.
         """
         self._add_sums(part)
         if self._left:
@@ -97,9 +98,12 @@ class StepUpdate:
     def _refuse_if_not_finite(self, what: str, value: float) -> None:
         if not math.isfinite(value):
             config = self._config
-            raise MespError(
+            raise NotFiniteError(
                 f"The {what} became {value} at step {self._step}: the run diverged. "
-                f"Lower learning_rate (now {config.learning_rate:g}) or alpha (now {config.alpha:g})."
+                f"Lower learning_rate (now {config.learning_rate:g}) or alpha (now {config.alpha:g}).",
+                what,
+                value,
+                self._step,
             )
 
 

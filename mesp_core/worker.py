@@ -18,7 +18,7 @@ from typing import Protocol, TextIO
 
 from mesp_core import events
 from mesp_core.config import RunConfig
-from mesp_core.errors import MespError
+from mesp_core.errors import MespError, NotFiniteError
 from mesp_core.interruption import on_signals
 
 HEARTBEAT_S = 1.0
@@ -152,6 +152,7 @@ def run(job: Job, channel: Channel) -> None:
     from mesp_core.memory import MB, read_footprint
     from mesp_core.methods.build import activation_dtype, build_method
     from mesp_core.methods.names import parse_method
+    from mesp_core.non_finite import explained
     from mesp_core.saving import AdapterSaver
     from mesp_core.train import StepResult, train
     from mesp_core.undo import Undo
@@ -159,7 +160,7 @@ def run(job: Job, channel: Channel) -> None:
     config = job.config
     mx.set_cache_limit(0)  # MLX's buffer cache counts in the footprint
     if config.method.startswith("autodiff"):
-        import mlx_lm  # noqa: F401 (before the baseline: training memory is what the run adds)
+        from mesp_core.methods import peer  # noqa: F401 (before the baseline: training memory is what the run adds)
     baseline_mb = read_footprint(os.getpid()).current / MB
 
     checkpoint = open_checkpoint(job.model_folder)
@@ -244,10 +245,12 @@ def run(job: Job, channel: Channel) -> None:
     order = batches(tokens, config.batch_size, config.seed)
     try:
         steps = train(config, method, adapters, order, on_step, may_begin, lambda step: not should_end(step), undo)
-    except Exception:
+    except Exception as error:
         _close(method, undo)
         if undo.whole and done:
             saver.save_after_failure(done)
+        if isinstance(error, NotFiniteError):
+            raise explained(error, checkpoint, str(dtype).removeprefix("mlx.core.")) from error
         raise
     _close(method, undo)
     saver.save(steps)

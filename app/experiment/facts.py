@@ -32,10 +32,11 @@ def facts(checkpoint: Checkpoint) -> str:
         numbers = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[checkpoint.float_dtype]
     else:
         numbers = f"{checkpoint.bits}-bit, groups of {checkpoint.group_size}"
+    longest = architecture.max_position_embeddings
     lines = (
         f"{architecture.model_type}, {architecture.num_hidden_layers} layers · {_count(checkpoint.parameters)} parameters",
         f"{numbers} · {checkpoint.size_bytes / MB:,.1f} MB on disk",
-        f"Context of {architecture.max_position_embeddings:,} tokens",
+        "Context of unknown length" if longest is None else f"Context of {longest:,} tokens",
     )
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
 """The experiment panel: all fields, judged together at every change, and the data read in the background."""
 
+import math
 from collections.abc import Callable, Mapping
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer, Signal
@@ -165,7 +166,7 @@ class ExperimentPanel(QWidget):
         more = {"model": self._model.problem, "data": self._data.problem}
         if self._model.found is not None:
             longest = self._model.found.checkpoint.architecture.max_position_embeddings
-            self._page.fields["seq_len"].limit_offers(longest)
+            self._page.fields["seq_len"].limit_offers(longest or math.inf)
             if "seq_len" not in errors and "model" not in errors:
                 config = RunConfig(model=values["model"], seq_len=values["seq_len"])
                 more["seq_len"] = _refusal(check_seq_len, config, self._model.found.checkpoint)

@@ -31,7 +31,7 @@ def _compute(request: dict[str, Any], reply: Callable[[Reply], None]) -> Iterato
     trial = Trial(**request["trial"] | {"methods": tuple(request["trial"]["methods"])})
     mx.set_cache_limit(0)
     if any(method.startswith("autodiff") for method in trial.methods):
-        import mlx_lm  # noqa: F401 (before the baseline, as in the worker)
+        from mesp_core.methods import peer  # noqa: F401 (before the baseline, as in the worker)
     yield {"baseline_mb": read_footprint(os.getpid()).current / MB}
 
     whole = open_checkpoint(Path(request["folder"]))

@@ -1,6 +1,6 @@
 """The peer and judge: mlx-lm's own model and LoRA layers under one `value_and_grad`, as `mlx_lm.lora` trains.
 
-Only here is mlx_lm imported. Nothing of `ops/` is used, so that agreement with it means something.
+Only here is mlx_lm used. Nothing of `ops/` is used, so that agreement with it means something.
 """
 
 import math
@@ -9,12 +9,10 @@ from pathlib import Path
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
-from mlx_lm.tuner.trainer import grad_checkpoint
-from mlx_lm.tuner.utils import linear_to_lora_layers
-from mlx_lm.utils import dequantize_model, load_model
 
 from mesp_core.data.batches import Batch
 from mesp_core.methods.method import AdapterTree, Method, Receiver
+from mesp_core.methods.peer import dequantize_model, grad_checkpoint, linear_to_lora_layers, load_model
 
 
 class Autodiff(Method):

@@ -43,7 +43,7 @@ class Architecture:
     rope: RopeSpec
     biases: frozenset[str]
     tie_word_embeddings: bool
-    max_position_embeddings: int
+    max_position_embeddings: int | None  # None: the file does not say
     hidden_act: str = "silu"
 
     def projection_shape(self, name: str) -> tuple[int, int]:

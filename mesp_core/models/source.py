@@ -1,7 +1,6 @@
 """Where a model comes from: what `RunConfig.model` names becomes a local checkpoint folder."""
 
 import errno
-import json
 import os
 import re
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from threading import Event, Thread
 from typing import Literal
 
 from mesp_core.bundled import bundled_path
-from mesp_core.errors import MespError, UsageError
+from mesp_core.errors import CheckpointError, MespError, UsageError
+from mesp_core.json_file import read_object
 from mesp_core.memory import MB
 from mesp_core.user_path import user_path
 
@@ -138,8 +138,8 @@ def _lacks(snapshot: Path) -> str:
         return "safetensors weights"
     for index in snapshot.glob("*.safetensors.index.json"):
         try:
-            shards = set(json.loads(index.read_bytes())["weight_map"].values())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            shards = set(read_object(index)["weight_map"].values())
+        except (CheckpointError, KeyError, TypeError, AttributeError):
             continue  # a damaged index is for whoever opens the checkpoint to explain
         for shard in sorted(map(str, shards)):
             if not (snapshot / shard).exists():

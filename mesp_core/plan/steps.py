@@ -21,9 +21,10 @@ class Step:
     def __init__(self, config: RunConfig, spec: MethodSpec, sizes: Sizes) -> None:
         self._config, self._spec, self.sizes = config, spec, sizes
         adam = config.optimizer != "sgd"
-        self._always: Moment = {ADAPTERS: sizes.adapters, STATE: 2 * sizes.adapters if adam else 0}
+        float32 = 4 / sizes.adapter_item  # in which Adam keeps its moments and computes, whatever the adapters are
+        self._always: Moment = {ADAPTERS: sizes.adapters, STATE: 2 * float32 * sizes.adapters if adam else 0}
         # Measured: Adam's and AdamW's update of a part takes 1.0 to 1.4 times its adapters for new values; SGD's nothing.
-        self._update = {STATE: 1.4 * sizes.block_adapters if adam else 0}
+        self._update = {STATE: 1.4 * float32 * sizes.block_adapters if adam else 0}
         if spec.name != "autodiff" and not sizes.streamed:
             self._always[HELD] = sizes.resident
         self._full_loss = spec.name != "autodiff" and spec.option("loss") == "full"

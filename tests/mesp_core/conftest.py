@@ -317,3 +317,39 @@ def llama_folder(tmp_path_factory, llama_config, random_tensors, write_folder):
 def folder(request):
     """Each of the two small checkpoints in turn."""
     return request.getfixturevalue(f"{request.param}_folder")
+
+
+@pytest.fixture(scope="session")
+def their_logits():
+    """their_logits(folder, ids) -> the logits of mlx-lm's own model in float32; it raises what mlx-lm raises."""
+    import mlx.core as mx
+    from mlx_lm.utils import load_model
+
+    def compute(folder, ids):
+        model, _ = load_model(folder)
+        model.set_dtype(mx.float32)
+        logits = model(mx.array(ids))
+        mx.eval(logits)
+        return logits
+
+    return compute
+
+
+@pytest.fixture(scope="session")
+def our_logits():
+    """our_logits(folder, ids) -> the same of this package's, without adapters; it raises what opening raises."""
+    import mlx.core as mx
+
+    from mesp_core.checkpoint import open_checkpoint
+    from mesp_core.config import RunConfig
+    from mesp_core.methods.build import build_method
+
+    def compute(folder, ids):
+        config = RunConfig(method="mesp", dtype="float32", seq_len=ids.shape[1])
+        method, _ = build_method(config, open_checkpoint(folder), {})
+        logits = method.logits({}, ids)
+        mx.eval(logits)
+        method.close()
+        return logits
+
+    return compute

@@ -3,7 +3,6 @@
 import json
 import os
 
-import mlx.core as mx
 import pytest
 
 from mesp_core.checkpoint import open_checkpoint
@@ -82,17 +81,6 @@ def test_an_index_that_leaves_a_tensor_out(sharded):
 def test_an_index_without_a_map(content, sharded):
     (sharded / INDEX).write_text(json.dumps(content))
     refused(sharded, INDEX, "weight_map")
-
-
-def test_an_empty_map(sharded):
-    (sharded / INDEX).write_text(json.dumps({"weight_map": {}}))
-    refused(sharded, "missing")
-
-
-def test_the_index_wins_over_what_else_lies_there(sharded):
-    """A stale file from before must not be mixed in."""
-    mx.save_safetensors(str(sharded / "model.safetensors"), {"model.norm.weight": mx.zeros((64,))})
-    assert open_checkpoint(sharded).norms["model.norm"].file.name != "model.safetensors"
 
 
 def test_links_as_the_hubs_cache_has_them(qwen2_folder, tmp_path):

@@ -56,15 +56,21 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=["float32", "bfloat16"])
+def cast(tree, dtype):
+    return {path: {name: array.astype(dtype) for name, array in pair.items()} for path, pair in tree.items()}
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_parts_of_a_step_are_one_step(name, dtype):
     whole, parted = adapters(dtype), adapters(dtype)
     optimizer = OPTIMIZERS[name]()
-    optimizer.init(whole)
+    within = mx.float32 if isinstance(optimizer, optim.Adam) else dtype  # what the update is computed in
+    optimizer.init(cast(whole, within))
     update = PartialUpdate(OPTIMIZERS[name](), parted)
     for step in range(STEPS):
-        whole = optimizer.apply_gradients(gradients_of(whole, step), whole)
+        gradients = cast(gradients_of(whole, step), within)
+        whole = cast(optimizer.apply_gradients(gradients, cast(whole, within)), dtype)
         mx.eval(whole, optimizer.state)
         update.begin_step()
         gradients = gradients_of(parted, step)
@@ -76,6 +82,26 @@ def test_parts_of_a_step_are_one_step(name, dtype):
                 assert mx.array_equal(parted[path][part], array).item(), (step, path, part)
         if name != "adafactor":  # which has no learning rate of its own
             assert update.learning_rate == float(optimizer.learning_rate)
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("make", [optim.Adam, optim.AdamW])
+def test_adam_moves_short_adapters_as_it_moves_float32_ones(make, dtype):
+    """Gradients that get a hundred times smaller, which the second moment must follow. In float16 ε and squares of these
+    gradients are 0, in bfloat16 β₂ is 1.
+    """
+    moved = {}
+    for kind in (mx.float32, dtype):
+        tree = {"block.0": {"lora_a": mx.zeros((64, 8), kind)}}
+        update = PartialUpdate(make(1e-3), tree)
+        for step in range(2000):
+            size = 1e-3 if step < 200 else 1e-5
+            gradient = size * np.random.default_rng(step).normal(size=(64, 8)).astype(np.float32)
+            update.begin_step()
+            tree["block.0"]["lora_a"] = mx.zeros((64, 8), kind)  # so that its own rounding plays no part
+            update.apply({"block.0": {"lora_a": mx.array(gradient).astype(kind)}})
+        moved[kind] = np.array(tree["block.0"]["lora_a"].astype(mx.float32))
+    assert np.linalg.norm(moved[dtype] - moved[mx.float32]) <= 0.01 * np.linalg.norm(moved[mx.float32])
 
 
 def test_calls_that_are_not_told_to_be_one_step_would_differ():

@@ -77,6 +77,10 @@ RUNS = {
         "qwen",
         {"method": "lean", "batch_size": 2, "rank": 32, "optimizer": "adamw", "seq_len": 48},
     ),
+    "lean, adamw on float16 adapters": (
+        "qwen",
+        {"method": "lean", "rank": 64, "optimizer": "adamw", "adapter_dtype": "float16", "seq_len": 48},
+    ),
     "mesp, all logits": ("llama", {"method": "mesp:loss=full:weights=resident", "seq_len": 100}),
     "mebp": ("qwen", {"method": "mebp", "seq_len": 112}),
 }
@@ -136,10 +140,13 @@ class TestBudget:
 class TestWhatCounts:
     """What changes a plan, and by how much: amounts that are known without a run."""
 
-    def test_adam_holds_two_numbers_more_for_each(self, checkpoints):
-        sgd, adam = (plan(config_of(method="lean", optimizer=name), checkpoints["qwen"]) for name in ("sgd", "adam"))
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+    def test_adam_holds_two_float32_numbers_more_for_each(self, dtype, checkpoints):
+        configs = (config_of(method="lean", optimizer=name, adapter_dtype=dtype) for name in ("sgd", "adam"))
+        sgd, adam = (plan(config, checkpoints["qwen"]) for config in configs)
         adapters = {part.name: part.nbytes for part in sgd.phases[0].parts}["adapters"]
-        assert adam.phases[0].nbytes - sgd.phases[0].nbytes == pytest.approx(2 * adapters, abs=2)
+        moments = 2 * adapters * (1 if dtype == "float32" else 2)
+        assert adam.phases[0].nbytes - sgd.phases[0].nbytes == pytest.approx(moments, abs=2)
 
     def test_block_inputs_on_disk_take_nothing_in_the_loss(self, checkpoints):
         held, gone = (plan(config_of(method=f"lean{o}"), checkpoints["qwen"]) for o in ("", ":checkpoints=disk"))

@@ -1,5 +1,7 @@
 """What is checked and made before a worker starts."""
 
+import json
+
 import pytest
 
 from mesp_core.bundled import bundled_path
@@ -17,6 +19,14 @@ def test_a_length_the_model_was_not_made_for(small_config):
         check_seq_len(too_long, checkpoint)
     with pytest.raises(UsageError, match="seq_len"):
         prepare(too_long)
+
+
+def test_a_model_that_does_not_say_how_long(small_config, tiny_copy):
+    """mlx-lm's llama computes at any length then; 2048 was never the model's word."""
+    config_file = tiny_copy / "config.json"
+    values = json.loads(config_file.read_text())
+    config_file.write_text(json.dumps(values | {"max_position_embeddings": None}))
+    check_seq_len(small_config(seq_len=8192), open_checkpoint(tiny_copy))
 
 
 def test_a_name_that_cannot_be_names_a_file_that_does_not_exist(small_config):

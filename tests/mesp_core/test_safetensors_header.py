@@ -97,12 +97,24 @@ def test_no_room_for_a_header(content, write):
 
 @pytest.mark.parametrize("text", [b"{'x': 1}", b'{"x": ', b"\xff\xfe\xfd\xfc", b"PK\x03\x04"], ids=str)
 def test_a_header_that_is_not_json(text, write):
-    refused(write(raw(text)), "not JSON")
+    refused(write(raw(text)), "the header: not valid JSON")
 
 
 @pytest.mark.parametrize("header", [[], [1], "x", 7, None])
 def test_a_header_that_is_no_object(header, write):
     refused(write(raw(header, bytes(16))))
+
+
+@pytest.mark.parametrize("text", [b"[" * 10**6, b'{"x": ' * 10**6], ids=["lists", "objects"])
+def test_a_header_that_is_nested_without_end(text, write):
+    refused(write(raw(text)), "the header", "nested too deeply")
+
+
+def test_a_header_that_would_fill_the_memory(write, tmp_path):
+    file = write(raw(b"[", length=10**9))
+    with file.open("r+b") as stream:
+        stream.truncate(10**9 + 100)  # of which the disk holds nothing
+    refused(file, "1,000,000,000 bytes", "16,777,216")
 
 
 @pytest.mark.parametrize(

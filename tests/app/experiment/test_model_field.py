@@ -1,5 +1,6 @@
 """Choosing a model, learning what it is, and fetching it."""
 
+import json
 import threading
 from dataclasses import replace
 
@@ -7,9 +8,11 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog, QLineEdit
 
+from app.experiment.facts import facts
 from app.experiment.facts import find as find_model
 from app.patient import Cancelled
 from app.plain import plain_tooltip
+from mesp_core.checkpoint import open_checkpoint
 from mesp_core.errors import MespError
 from mesp_core.models.synthetic import GEOMETRIES
 
@@ -42,6 +45,13 @@ def test_the_bundled_model_tells_its_facts(make_model, qtbot, find):
         "qwen2, 4 layers · 3.67 million parameters\n4-bit, groups of 64 · 2.0 MB on disk\nContext of 1,024 tokens"
     )
     assert not find(field, "model_warning").isVisible()
+
+
+def test_a_model_that_does_not_say_how_long_its_context_is(tiny_copy):
+    config_file = tiny_copy / "config.json"
+    values = json.loads(config_file.read_text())
+    config_file.write_text(json.dumps(values | {"max_position_embeddings": None}))
+    assert facts(open_checkpoint(tiny_copy)).endswith("Context of unknown length")
 
 
 def test_the_list_has_bundled_cached_recent_and_synthetic_models_each_once(make_model, qtbot):

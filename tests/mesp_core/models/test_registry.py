@@ -95,13 +95,6 @@ def test_rope_scaling(scaling, spec, llama_config):
     assert read(llama_config(), rope_scaling=scaling).rope == spec
 
 
-def test_rope_in_one_object(llama_config):
-    """As newer files have it."""
-    parameters = {"rope_theta": 500000.0, "rope_type": "linear", "factor": 8.0}
-    found = read(llama_config(), rope_theta=MISSING, rope_scaling=MISSING, rope_parameters=parameters)
-    assert found.rope == RopeSpec(500000.0, position_scale=0.125)
-
-
 def test_traditional_rotation(llama_config):
     assert read(llama_config(), rope_traditional=True).rope.traditional
 
@@ -179,7 +172,6 @@ def test_sizes_that_do_not_fit(qwen2_config, llama_config):
         ({"hidden_act": "gelu"}, ["hidden_act", "'gelu'", "'silu'"]),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, ["rope_scaling", "'yarn'", "llama3"]),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, ["rope_scaling", "'dynamic'"]),
-        ({"rope_parameters": {"rope_type": "longrope"}}, ["rope_parameters", "'longrope'"]),
         ({"rope_scaling": {"type": "linear"}}, ["factor", "missing"]),
         ({"rope_scaling": {"rope_type": "llama3"}}, ["factor", "missing"]),
         ({"rope_scaling": {"rope_type": "llama3", "factor": -8}}, ["factor", "-8"]),
@@ -196,5 +188,58 @@ def test_maths_that_is_not_ours(name, changes, said, request):
 def test_sliding_windows_are_refused(qwen2_config, llama_config):
     refused(qwen2_config(), ["use_sliding_window", "True"], use_sliding_window=True)
     assert read(qwen2_config(), use_sliding_window=False, sliding_window=4096)
-    refused(llama_config(), ["layer_types", "sliding_attention"], layer_types=["full_attention", "sliding_attention"])
-    assert read(llama_config(), layer_types=["full_attention"] * 2)
+    for config in (qwen2_config(), llama_config()):
+        refused(config, ["layer_types", "sliding_attention"], layer_types=["full_attention", "sliding_attention"])
+        assert read(config, layer_types=["full_attention"] * 2)
+        assert read(config, layer_types=None)
+
+
+@pytest.mark.parametrize("kinds", [[], ["full_attention"], ["full_attention"] * 3, "full_attention", [["full_attention"]]])
+def test_layer_types_that_are_not_one_for_each_layer(kinds, llama_config):
+    """mlx-lm's llama has as many layers as are named here."""
+    refused(llama_config(), ["layer_types", "num_hidden_layers (2)"], layer_types=kinds)
+
+
+def test_null_means_what_it_means_to_mlx_lm(llama_config):
+    """Which takes the null itself, and not the default."""
+    assert not read(llama_config(), tie_word_embeddings=None).tie_word_embeddings
+    assert read(llama_config(), attention_bias=None, mlp_bias=None).biases == frozenset()
+    assert read(llama_config(), num_key_value_heads=None).num_key_value_heads == 4
+    refused(llama_config(), ["rope_traditional", "None"], rope_traditional=None)
+    refused(llama_config(), ["rope_theta"], rope_theta=None)
+
+
+def test_how_long_a_sequence_may_be(qwen2_config, llama_config):
+    assert read(qwen2_config()).max_position_embeddings == 32768
+    assert read(llama_config()).max_position_embeddings is None
+    assert read(llama_config(), max_position_embeddings=4096).max_position_embeddings == 4096
+
+
+def test_qwen2_has_no_head_dim_of_its_own(qwen2_config):
+    """mlx-lm's does not look at it."""
+    assert read(qwen2_config(), head_dim=16) == read(qwen2_config(), head_dim=None) == read(qwen2_config())
+    refused(qwen2_config(), ["head_dim", "24", "16"], head_dim=24)
+
+
+@pytest.mark.parametrize(
+    "value", [float("inf"), float("nan"), 1e39, 1e-50, 10**400], ids=["inf", "nan", "1e39", "1e-50", "long"]
+)
+@pytest.mark.parametrize("field", ["rms_norm_eps", "rope_theta"])
+def test_numbers_that_are_not_finite(field, value, qwen2_config):
+    refused(qwen2_config(), [field, "a number above 0"], **{field: value})
+
+
+@pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "vocab_size"])
+def test_sizes_beyond_all_reason(field, qwen2_config):
+    refused(qwen2_config(), [field, "a whole number up to"], **{field: 10**12})
+
+
+def test_a_complaint_is_short_whatever_the_value(qwen2_config):
+    deep = value = []
+    for _ in range(500):
+        value.append([])
+        value = value[0]
+    for value in (deep, "x" * 10**6, list(range(10**5))):
+        with pytest.raises(CheckpointError) as caught:
+            read(qwen2_config(), hidden_size=value)
+        assert len(str(caught.value)) < 400
