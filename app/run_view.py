@@ -78,6 +78,8 @@ class RunView(QObject):
     def _on_begun(self, begun: Begun) -> None:
         self._begin(begun.experiment)
         self._paper = begun.paper
+        for warning in begun.prepared.tokens.warnings:
+            self.log_tab.say(warning, "warning")
         self._say("Starting the first worker")
 
     def _on_loaded(self, loaded: events.Loaded) -> None:

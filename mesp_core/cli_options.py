@@ -22,6 +22,7 @@ FLAGS = {
     "weight_decay": ("--weight-decay", "weight decay of adamw"),
     "schedule": ("--schedule", "how the learning rate goes after the warm-up"),
     "warmup_steps": ("--warmup-steps", "steps over which the learning rate rises"),
+    "chat_template": ("--chat-template", "chatml, or a file with a Jinja template, in place of the model's own"),
     "loss_on": ("--loss-on", "learn from every token, or from what the assistant says"),
     "dtype": ("--dtype", "of the activations; auto: the checkpoint's on Metal, float32 on CPU"),
     "adapter_dtype": ("--adapter-dtype", "of the adapters and their gradients"),

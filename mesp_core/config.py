@@ -46,6 +46,7 @@ class RunConfig:
         seq_len: input positions of a sample, in tokens.
         batch_size: samples in a micro-batch; grad_accumulation: micro-batches in a step.
         learning_rate, optimizer, weight_decay (adamw only), schedule, warmup_steps: of the optimizer.
+        chat_template: `chatml`, or a file with a Jinja template, in place of the model's own ("").
         loss_on: every token (`all`) or only what the assistant says (`completion`).
         dtype: of the activations; `auto` is the checkpoint's on Metal and float32 on CPU.
         adapter_dtype: of A, B and their gradients; the moments of adam and adamw, and their updates, are float32.
@@ -74,6 +75,7 @@ class RunConfig:
     weight_decay: float = 0.01
     schedule: str = "constant"
     warmup_steps: int = 0
+    chat_template: str = ""
     loss_on: str = "all"
     dtype: str = "auto"
     adapter_dtype: str = "float32"
@@ -105,6 +107,8 @@ class RunConfig:
         _check_real(self, "weight_decay", 0.0, 10.0)
         _check_real(self, "time_limit_s", 0.0, 1e9)
         _check_real(self, "max_grad_norm", 0.0, 1e9)
+        if not isinstance(self.chat_template, str) or (self.chat_template and not self.chat_template.strip()):
+            raise UsageError(f"chat_template: {self.chat_template!r} is no path; leave it empty for the model's own.")
         if not isinstance(self.scratch_dir, str) or (self.scratch_dir and not self.scratch_dir.strip()):
             raise UsageError(f"scratch_dir: {self.scratch_dir!r} is no path; leave it empty for the cache folder.")
         if self.warmup_steps >= self.steps and self.warmup_steps:

@@ -10,21 +10,21 @@ from mesp_core.errors import CheckpointError
 LARGEST = 16 * 1024 * 1024
 
 
-def read_object(file: Path) -> dict[str, Any]:
+def read_object(file: Path, largest: int = LARGEST) -> dict[str, Any]:
     """The JSON object that a file holds.
 
     Raises:
-        CheckpointError: if the file is missing, cannot be read, is larger than `LARGEST`, or is no JSON object.
+        CheckpointError: if the file is missing, cannot be read, is larger than `largest` bytes, or is no JSON object.
     """
     try:
         with file.open("rb") as stream:
-            text = stream.read(LARGEST + 1)
+            text = stream.read(largest + 1)
     except FileNotFoundError as error:
         raise CheckpointError(f"{file}: missing; a model folder needs it beside its safetensors files.") from error
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from error
-    if len(text) > LARGEST:
-        raise CheckpointError(f"{file}: larger than {LARGEST:,} bytes, which no {file.name} is. Download or copy it again.")
+    if len(text) > largest:
+        raise CheckpointError(f"{file}: larger than {largest:,} bytes, which no {file.name} is. Download or copy it again.")
     return parse_object(text, str(file))
 
 

@@ -45,6 +45,7 @@ def prepare(config: RunConfig, on_progress: Callable[[str, float], None] | None 
         loss_on=config.loss_on,
         max_samples=config.max_samples,
         vocab_size=checkpoint.architecture.vocab_size,
+        chat_template=config.chat_template,
         on_progress=on_progress,
     )
     check_enough(tokens, config.batch_size, data_file)

@@ -77,8 +77,8 @@ class Terminal:
         skipped = f", {tokens.skipped} skipped with nothing to learn from" if tokens.skipped else ""
         cut = f", {tokens.truncated} cut to {config.seq_len} tokens" if tokens.truncated else ""
         self._say(f"{len(tokens)} samples of up to {config.seq_len} tokens{cut}{skipped}")
-        if prepared.source.warning:
-            self._say(f"warning: {prepared.source.warning}")
+        for warning in filter(None, [prepared.source.warning, *tokens.warnings]):
+            self._say(f"warning: {warning}")
 
     def follow(self, comparison: Comparison) -> None:
         """Run a comparison and show its events. Ctrl-C ends it after the step, a second one at once.

@@ -14,7 +14,7 @@ from mesp_core.prepare import Prepared, data_path, prepare
 
 QUIET_MS = 400
 # Of RunConfig. The batch size is not among them: whether it fits is judged on the tokens.
-TOKEN_FIELDS = ("model", "data", "seq_len", "loss_on", "max_samples")
+TOKEN_FIELDS = ("model", "data", "seq_len", "loss_on", "max_samples", "chat_template")
 
 Wanted = tuple[RunConfig, bool]  # the bool: whole, as in `Preparation.want`
 
@@ -115,4 +115,6 @@ def blamed(error: Exception) -> str:
         return "seq_len"
     if text.startswith("loss_on"):
         return "loss_on"
+    if text.startswith("chat_template: "):
+        return "chat_template"
     return "data"

@@ -79,6 +79,13 @@ ADVANCED = (
         words={"all": "All tokens", "completion": "Completions"},
     ),
     Spec(
+        "chat_template",
+        "Chat template",
+        "How a chat becomes text: chatml, or a file with a Jinja template, in place of the model's own.",
+        "text",
+        empty="the model's own",
+    ),
+    Spec(
         "dtype",
         "Computing type",
         "The number type of the activations. Automatic: the checkpoint's on a GPU, float32 on a CPU.",

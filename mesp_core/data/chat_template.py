@@ -15,12 +15,12 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from mesp_core.data.rows import Message
-from mesp_core.data.special_tokens import TEMPLATE_FILE, TOKENIZER_CONFIG, read_object, special_tokens
+from mesp_core.data.rows import Message, Tool
 from mesp_core.errors import CheckpointError, DataError
 
 MAX_TEMPLATE_TEXT = 1_000_000  # characters a template may add to those of the messages
 MAX_GROWTH = 20  # ... and how often it may repeat the messages themselves
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning, the one that counts first
 
 Span = tuple[int, int]
 
@@ -62,12 +62,23 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class ChatTemplate:
-    """A compiled chat template. Build it with `from_model_dir`."""
+    """A compiled chat template."""
 
-    def __init__(self, source: str, *, model_dir: Path, special_tokens: dict[str, str]) -> None:
-        """Compile `source`. `model_dir` is named in errors. Raises CheckpointError when it is not valid Jinja."""
-        self._model_dir = model_dir
-        self._special_tokens = special_tokens
+    def __init__(
+        self,
+        source: str,
+        *,
+        origin: Path | str,
+        special_tokens: dict[str, str] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """Compile `source`. `origin` is named in errors; `special_tokens` and `options` are the template's to use.
+
+        Raises:
+            CheckpointError: it is not valid Jinja.
+        """
+        self._origin = origin
+        self._variables = {**(special_tokens or {}), **(options or {})}
         environment = _Sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationBlock]
         )
@@ -78,39 +89,30 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
             raise CheckpointError(
-                f"The chat template of {model_dir} is not valid Jinja: line {error.lineno}: {error.message}."
+                f"The chat template of {origin} is not valid Jinja: line {error.lineno}: {error.message}."
             ) from None
         except (TemplateError, RecursionError, SyntaxError, ValueError) as error:
-            raise CheckpointError(f"The chat template of {model_dir} cannot be compiled: {error}.") from None
+            raise CheckpointError(f"The chat template of {origin} cannot be compiled: {error}.") from None
 
-    @classmethod
-    def from_model_dir(cls, model_dir: Path) -> "ChatTemplate | None":
-        """The template of a model folder, or None when it has none: `chat_template.jinja`, else the `chat_template`
-        entry of tokenizer_config.json (of a list of named templates, the one called "default").
-
-        Raises:
-            CheckpointError: a file cannot be read or the template is not valid Jinja.
-        """
-        model_dir = Path(model_dir)
-        source = _find_source(model_dir)
-        if source is None:
-            return None
-        return cls(source, model_dir=model_dir, special_tokens=special_tokens(model_dir))
-
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
-        """The text of `messages`; with `add_generation_prompt`, followed by the header of an assistant turn.
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """The text of `messages` and `tools`; with `add_generation_prompt`, followed by the header of an assistant turn.
 
         Raises:
-            DataError: the template refuses these messages or fails on them; names the model folder, not the data file.
+            DataError: the template refuses these messages or fails on them; names the origin, not the data file.
             CheckpointError: the template tried what the sandbox forbids.
         """
-        limit = MAX_TEMPLATE_TEXT + MAX_GROWTH * len(json.dumps(messages))
+        limit = MAX_TEMPLATE_TEXT + MAX_GROWTH * len(json.dumps([messages, tools]))
         variables = dict(
-            messages=[dict(message) for message in messages],
-            add_generation_prompt=add_generation_prompt,
-            tools=None,
+            messages=[_as_templates_see_it(message) for message in messages],
+            tools=None if tools is None else list(tools),
             documents=None,
-            **self._special_tokens,
+            add_generation_prompt=add_generation_prompt,
+            **self._variables,
         )
         pieces, length = [], 0
         try:
@@ -121,15 +123,15 @@ class ChatTemplate:
                     raise SecurityError(f"more than {limit} characters of output")
         except (SecurityError, OverflowError, MemoryError) as error:  # OverflowError: the sandbox's bound on range
             raise CheckpointError(
-                f"The chat template of {self._model_dir} was stopped, it tried something unsafe: {_reason(error)}. "
+                f"The chat template of {self._origin} was stopped, it tried something unsafe: {_reason(error)}. "
                 "Use a model from a source you trust."
             ) from None
         except Exception as error:  # a template is a program: it can fail in any way a program can
             verb = "refuses" if isinstance(error, _TemplateMessage) else "fails on"
-            raise DataError(f"the chat template of {self._model_dir} {verb} these messages: {_reason(error)}.") from None
+            raise DataError(f"the chat template of {self._origin} {verb} these messages: {_reason(error)}.") from None
         return "".join(pieces)
 
-    def render_with_spans(self, messages: Sequence[Message]) -> tuple[str, list[Span]]:
+    def render_with_spans(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> tuple[str, list[Span]]:
         """The text of `messages` and the character spans (start, end) of it that the assistant writes.
 
         A span starts after the header of an assistant turn and holds all the template writes for that turn: the content
@@ -140,14 +142,14 @@ class ChatTemplate:
             DataError: as `render`, or the prefixes do not fit (templates that drop or rewrite earlier turns).
             CheckpointError: as `render`.
         """
-        text = self.render(messages)
+        text = self.render(messages, tools)
         spans = []
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
             try:
-                before = self.render(messages[:index], add_generation_prompt=True)
-                after = self.render(messages[: index + 1])
+                before = self.render(messages[:index], tools, add_generation_prompt=True)
+                after = self.render(messages[: index + 1], tools)
             except DataError as error:
                 raise self._no_spans(index, str(error).removesuffix(".")) from None
             if not after.startswith(before):
@@ -159,42 +161,18 @@ class ChatTemplate:
 
     def _no_spans(self, index: int, reason: str) -> DataError:
         return DataError(
-            f"loss_on=completion can't be used with the chat template of {self._model_dir}: the text of message "
+            f"loss_on=completion can't be used with the chat template of {self._origin}: the text of message "
             f"{index + 1} cannot be told from the rest, because {reason}. Use loss_on=all."
         )
 
 
-def join_with_spans(messages: Sequence[Message]) -> tuple[str, list[Span]]:
-    """For a model without a template: the contents joined by newlines, and the spans of the assistant's."""
-    spans, position = [], 0
-    for message in messages:
-        end = position + len(message["content"])
-        if message["role"] == "assistant":
-            spans.append((position, end))
-        position = end + 1
-    return "\n".join(message["content"] for message in messages), spans
-
-
-def _find_source(model_dir: Path) -> str | None:
-    path = model_dir / TEMPLATE_FILE
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        pass
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read as UTF-8 text: {error}.") from None
-
-    path = model_dir / TOKENIZER_CONFIG
-    entry = read_object(path).get("chat_template")
-    if entry is None or isinstance(entry, str):
-        return entry
-    if isinstance(entry, list) and all(isinstance(item, dict) for item in entry):
-        for item in entry:
-            if item.get("name") == "default" and isinstance(item.get("template"), str):
-                return item["template"]
-        names = ", ".join(str(item.get("name")) for item in entry) or "none"
-        raise CheckpointError(f'{path}: of the named chat templates ({names}) none is called "default".')
-    raise CheckpointError(f'{path}: "chat_template" is neither a string nor a list of {{"name", "template"}}.')
+def _as_templates_see_it(message: Message) -> Message:
+    """A message as transformers hands it over: without what is null, its reasoning under each name that templates read."""
+    message = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((message[name] for name in REASONING if name in message), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning} | message | {"reasoning_content": reasoning}
 
 
 def _reason(error: BaseException) -> str:

@@ -4,21 +4,20 @@ seq_len L counts input positions. A sample has at most L + 1 ids: inputs are ids
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
-from json import dumps
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
-from mesp_core.data.chat_template import ChatTemplate, Span, join_with_spans
+from mesp_core.data.chat_template import ChatTemplate, Span
 from mesp_core.data.rows import Row
-from mesp_core.data.special_tokens import end_of_text, read_object
-from mesp_core.errors import CheckpointError, DataError, UsageError
+from mesp_core.data.tokenizer import describe
+from mesp_core.errors import DataError, UsageError
 
 ROWS_AT_ONCE = 64  # encode_batch spreads these over the cores
+NO_END = "The model names no end-of-text token, so what is learnt from texts does not end."
 
 
 @dataclass(frozen=True)
@@ -44,27 +43,43 @@ class _Prepared:
     text: str = ""
     spans: list[Span] | None = None
     add_special_tokens: bool = True
-    ends: bool = False  # append the end-of-text token ...
-    learn_end: bool = False  # ... and, where only spans are learnt, learn it
 
 
-@dataclass
 class Encoder:
-    """Turns rows into samples with the tokenizer and chat template of a model folder."""
+    """Turns rows into samples with the tokenizer and chat template of a model folder.
 
-    model_dir: Path
-    data: Path  # named in errors
-    seq_len: int
-    loss_on: str
-    _tokenizer: Tokenizer = field(init=False)
-    _template: ChatTemplate | None = field(init=False)
-    _end: int | None = field(init=False)
+    `warnings` are sentences for a person, about what was met so far.
+    """
 
-    def __post_init__(self) -> None:
-        """Raises CheckpointError when a file of the model folder is missing or broken."""
-        self._tokenizer = load_tokenizer(self.model_dir)
-        self._template = ChatTemplate.from_model_dir(self.model_dir)
-        self._end = end_of_text(self.model_dir, self._tokenizer)
+    def __init__(
+        self,
+        model_dir: Path,
+        data: Path,
+        seq_len: int,
+        loss_on: str,
+        template: str | None = None,
+        description: Path | None = None,
+    ) -> None:
+        """`data` is named in errors; `template` replaces the model's own; `description` as in `describe`.
+
+        Raises:
+            CheckpointError: a file of the model folder is missing or broken.
+        """
+        self._model_dir, self._data, self._seq_len, self._loss_on = model_dir, data, seq_len, loss_on
+        found = describe(model_dir, description)
+        self._tokenizer, self._end = found.load(), found.end
+        self._templates = {
+            name: ChatTemplate(source, origin=origin, special_tokens=found.special_tokens, options=found.template_options)
+            for origin, sources in [
+                (model_dir, found.templates) if template is None else ("--chat-template", {"default": template})
+            ]
+            for name, source in sources.items()
+        }
+        self.warnings: list[str] = []
+        if template is not None and "<|im_start|>" in template and self._tokenizer.token_to_id("<|im_start|>") is None:
+            self.warnings.append(
+                "The chat template writes <|im_start|>, which is no token of this model: it is learnt as several pieces."
+            )
 
     def samples(self, rows: Iterable[Row], at_once: int = ROWS_AT_ONCE) -> Iterator[Sample]:
         """The samples of `rows`, in order: one or more of each row; one that is not `learnable` is to be skipped.
@@ -91,33 +106,44 @@ class Encoder:
                     yield self._truncated(item, encodings[i])
 
     def _prepare(self, row: Row) -> _Prepared:
-        only_spans = self.loss_on == "completion"
+        only_spans = self._loss_on == "completion"
         if row.kind in ("text", "tokens"):
             if only_spans:
                 raise UsageError(
-                    f"loss_on=completion needs rows with a completion, but {self.data} has {row.kind} rows. "
+                    f"loss_on=completion needs rows with a completion, but {self._data} has {row.kind} rows. "
                     'Use rows of {"prompt", "completion"}, {"messages"} or a list of {"role", "content"}, '
                     "or loss_on=all."
                 )
-            return _Prepared(row, row.text, ends=True)
-        if self._template is not None:
-            try:
-                if only_spans:
-                    text, spans = self._template.render_with_spans(row.messages)
-                else:
-                    text, spans = self._template.render(row.messages), None
-            except DataError as error:
-                raise DataError(f"{self.data}, line {row.line}: {error}") from None
-            return _Prepared(row, text, spans, add_special_tokens=False)  # the template writes them itself
-        if row.kind == "completion":
-            prompt, completion = (message["content"] for message in row.messages)
-            text, spans = prompt + completion, [(len(prompt), len(prompt) + len(completion))]
+            return _Prepared(row, row.text)
+        template = self._template_for(row)
+        try:
+            if only_spans:
+                text, spans = template.render_with_spans(row.messages, row.tools)
+            else:
+                text, spans = template.render(row.messages, row.tools), None
+        except DataError as error:
+            raise DataError(f"{self._data}, line {row.line}: {error}") from None
+        return _Prepared(row, text, spans, add_special_tokens=False)  # the template writes them itself
+
+    def _template_for(self, row: Row) -> ChatTemplate:
+        """As transformers chooses among named ones: that for tools where there are some, else the default."""
+        if row.tools is not None and "tool_use" in self._templates:
+            return self._templates["tool_use"]
+        if "default" in self._templates:
+            return self._templates["default"]
+        what = "a prompt and its completion" if row.kind == "completion" else "a chat"
+        if self._templates:
+            lack = f"none of its chat templates ({', '.join(self._templates)}) is the default"
         else:
-            text, spans = join_with_spans(row.messages)
-        answered = row.messages[-1]["role"] == "assistant"
-        return _Prepared(row, text, spans if only_spans else None, ends=True, learn_end=answered)
+            lack = "it has no chat template that would say how to write one"
+        raise DataError(
+            f"{self._data}, line {row.line}: this is {what}, and the model in {self._model_dir} was not made for it: "
+            f"{lack}. Name one with --chat-template FILE, or --chat-template chatml."
+        )
 
     def _with_end(self, ids: np.ndarray) -> np.ndarray:
+        if self._end is None and NO_END not in self.warnings:
+            self.warnings.append(NO_END)
         if self._end is None or (len(ids) and ids[-1] == self._end):
             return ids
         return np.append(ids, np.int32(self._end))
@@ -125,8 +151,8 @@ class Encoder:
     def _windows(self, ids: np.ndarray, line: int) -> Iterator[Sample]:
         """Windows of L + 1 ids with stride L: the last id of one is the first input of the next, so that every id but
         the first is predicted exactly once, and no window has a single id. Fewer than two ids: one empty sample."""
-        for start in range(0, max(len(ids) - 1, 1), self.seq_len):
-            window = ids[start : start + self.seq_len + 1]
+        for start in range(0, max(len(ids) - 1, 1), self._seq_len):
+            window = ids[start : start + self._seq_len + 1]
             mask = np.ones(len(window), np.uint8)
             mask[:1] = 0
             yield Sample(window, mask, line)
@@ -135,44 +161,9 @@ class Encoder:
         """One sample, cut after L + 1 ids."""
         ids = np.asarray(encoding.ids, np.int32)
         mask = np.ones(len(ids), np.uint8) if item.spans is None else _inside(encoding.offsets, item.spans)
-        if item.ends:
-            ids = self._with_end(ids)
-            if len(mask) < len(ids):
-                mask = np.append(mask, np.uint8(0))
-            if len(ids) and ids[-1] == self._end and (item.spans is None or item.learn_end):
-                mask[-1] = 1  # whether appended here or by the tokenizer, which gives it no characters
         mask[:1] = 0  # nothing comes before the first id to predict it from
-        limit = self.seq_len + 1
+        limit = self._seq_len + 1
         return Sample(ids[:limit], mask[:limit], item.row.line, truncated=len(ids) > limit)
-
-
-def load_tokenizer(model_dir: Path) -> Tokenizer:
-    """tokenizer.json of `model_dir`, without any truncation or padding it asks for.
-
-    Raises:
-        CheckpointError: it is missing or broken.
-    """
-    path = model_dir / "tokenizer.json"
-    if not path.is_file():
-        raise CheckpointError(f"{path} does not exist; the model folder needs the tokenizer that belongs to it.")
-    definition = read_object(path)
-    _keep_spaces(definition.get("post_processor"))
-    try:
-        tokenizer = Tokenizer.from_str(dumps(definition))
-    except Exception as error:  # the tokenizers library raises bare Exception
-        raise CheckpointError(f"{path} is not a usable tokenizer ({error}); download the model again.") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _keep_spaces(post_processor: Any) -> None:
-    """Let offsets count a token's leading space, which may lie in the prompt or the completion; ids stay the same."""
-    if isinstance(post_processor, dict):
-        if "trim_offsets" in post_processor:
-            post_processor["trim_offsets"] = False
-        for part in post_processor.get("processors") or ():
-            _keep_spaces(part)
 
 
 def _inside(offsets: list[tuple[int, int]], spans: list[Span]) -> np.ndarray:

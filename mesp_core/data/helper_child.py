@@ -52,6 +52,8 @@ def answer(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
     Any other error ends in a traceback on stderr, whose last lines are what `ask` tells.
     """
+    os.environ["HF_HUB_OFFLINE"] = "1"  # whatever a model folder asks for: nothing is fetched here
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mesp_core.data.helper_child import ask
 from mesp_core.data.token_set import TokenSet
+from mesp_core.data.tokenise import description_file
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def preview(
         "tokens": str(tokens.path),
         "data": str(data_file),
         "model_dir": str(model_dir),
+        "description": str(description_file(model_dir)),
         "first": indices.start,
         "count": len(indices),
     }

@@ -1,6 +1,6 @@
 """The short-lived process that makes ids readable: `python -m mesp_core.data.preview_child`.
 
-The request holds the arguments of `describe`; the reply is {"samples": what it returns}.
+The request holds the arguments of `readable_samples`; the reply is {"samples": what it returns}.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from mesp_core.data.encode import load_tokenizer
 from mesp_core.data.helper_child import answer
 from mesp_core.data.rows import Row, read_rows
 from mesp_core.data.token_set import TokenSet
+from mesp_core.data.tokenizer import describe
 from mesp_core.errors import DataError
 
 Pieces = list[tuple[str, bool]]
 
 
-def describe(tokens: Path, data: Path, model_dir: Path, first: int, count: int) -> list[tuple[list[str], Pieces]]:
+def readable_samples(
+    tokens: Path, data: Path, model_dir: Path, first: int, count: int, description: Path | None = None
+) -> list[tuple[list[str], Pieces]]:
     """(roles, pieces) of `count` samples of a token set from `first` on.
 
     Raises:
@@ -27,7 +29,7 @@ def describe(tokens: Path, data: Path, model_dir: Path, first: int, count: int) 
         CheckpointError: the tokenizer is missing or broken.
     """
     token_set = TokenSet.open(tokens)
-    tokenizer = load_tokenizer(model_dir)
+    tokenizer = describe(model_dir, description).load()
     indices = range(first, first + count)
     roles = _roles(token_set, data, {token_set.line(index) for index in indices})
 
@@ -74,8 +76,8 @@ def _roles_of(row: Row) -> Sequence[str]:
 
 
 def _work(request: dict[str, Any]) -> dict[str, Any]:
-    paths = {name: Path(request.pop(name)) for name in ("tokens", "data", "model_dir")}
-    return {"samples": describe(**paths, **request)}
+    paths = {name: Path(request.pop(name)) for name in ("tokens", "data", "model_dir", "description")}
+    return {"samples": readable_samples(**paths, **request)}
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from mesp_core.errors import DataError, UsageError
 
 Kind = Literal["chat", "completion", "text", "tokens"]
 Message = dict[str, Any]
+Tool = dict[str, Any]
 
-ROLES = ("system", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
 MAX_TOKEN_ID = 2**31 - 1
 
 # The five formats, by the name messages use for them.
@@ -22,6 +23,41 @@ CHAT_OBJECT = '{"messages": [...]}'
 COMPLETION = '{"prompt", "completion"}'
 TEXT = '{"text"}'
 TOKENS = '{"tokens": [ids]}'
+# Keys that would change what is learnt, and that nothing here heeds: a row with one is refused, unless it is null or empty.
+# Others (an id, a source, a score) only say something about the row.
+UNHEEDED = {
+    "mask": "which tokens carry loss",
+    "loss_mask": "which tokens carry loss",
+    "labels": "what is to be predicted",
+    "attention_mask": "which tokens are seen",
+    "position_ids": "where tokens stand",
+    "weight": "how much the row counts",
+    "weights": "how much the parts of the row count",
+    "functions": 'what may be called, in an older form of "tools"',
+    "documents": "what the answer draws on",
+    "chat_template_kwargs": "how the template writes the chat",
+    "images": "pictures",
+    "image": "a picture",
+    "videos": "films",
+    "video": "a film",
+    "audio": "sound",
+    "audios": "sound",
+}
+# The same in a message.
+UNHEEDED_IN_MESSAGES = {"weight": "whether the message is learnt", "train": "whether the message is learnt"}
+
+# How files begin that hold rows in another form.
+OTHER_FILES = {
+    b"\x1f\x8b": ("compressed with gzip", "unpack it first (gunzip -k FILE), or pass <(gunzip -c FILE)"),
+    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first (zstd -d FILE), or pass <(zstd -dc FILE)"),
+    b"\xfd7zXZ\x00": ("compressed with xz", "unpack it first (xz -dk FILE), or pass <(xz -dc FILE)"),
+    b"BZh": ("compressed with bzip2", "unpack it first (bunzip2 -k FILE), or pass <(bunzip2 -c FILE)"),
+    b"PK\x03\x04": ("a zip archive", "unpack it and name a .jsonl file in it"),
+    b"PAR1": ("a Parquet file", "convert it to .jsonl first, one JSON value a line"),
+    b"\xff\xfe": ("UTF-16 text", "save it as UTF-8"),
+    b"\xfe\xff": ("UTF-16 text", "save it as UTF-8"),
+}
+
 ANY_FORMAT = f"{CHAT_LIST}, {CHAT_OBJECT}, {COMPLETION}, {TEXT} or {TOKENS}"
 
 
@@ -30,12 +66,13 @@ class Row:
     """One line of a data file.
 
     `line` counts from 1. `kind` says which field is filled: "chat" and "completion" fill `messages` (a completion is a
-    user message followed by an assistant message), "text" fills `text`, "tokens" fills `tokens`.
+    user message followed by an assistant message) and perhaps `tools`, "text" fills `text`, "tokens" fills `tokens`.
     """
 
     line: int
     kind: Kind
     messages: tuple[Message, ...] = ()
+    tools: tuple[Tool, ...] | None = None
     text: str = ""
     tokens: tuple[int, ...] = ()
 
@@ -75,6 +112,8 @@ def read_rows(path: Path, only: Collection[int] | None = None, source: Iterable[
                 form, form_line = _format_of(value), line
             elif (here := _format_of(value, prefer=form)) != form:
                 raise _Problem(f"{here}", f"{form}, the format of line {form_line}: a file has one format")
+            if isinstance(value, dict):
+                _refuse_unheeded(value, UNHEEDED)
             row = _ROW_OF[form](line, value) if wanted else None
         except _Problem as problem:
             raise DataError(f"{path}, line {line}: {problem}") from None
@@ -99,11 +138,18 @@ def _lines(path: Path, source: Iterable[bytes] | None) -> Iterator[tuple[int, by
             for line, raw in enumerate(file, 1):
                 if line == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
+                    _refuse_other_files(path, raw)
                 raw = raw.strip()
                 if raw:
                     yield line, raw
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
+
+
+def _refuse_other_files(path: Path, first: bytes) -> None:
+    for magic, (what, way_out) in OTHER_FILES.items():
+        if first.startswith(magic):
+            raise DataError(f"{path} is {what}, not lines of JSON: {way_out.replace('FILE', path.name)}.")
 
 
 def _parse(raw: bytes) -> Any:
@@ -140,23 +186,33 @@ def _format_of(value: Any, prefer: str | None = None) -> str:
     if not isinstance(value, dict):
         raise _Problem(_describe(value), f"a row like {ANY_FORMAT}")
     keys = value.keys()
-    fitting = [
-        name
-        for name, needed in (
-            (CHAT_OBJECT, {"messages"}),
-            (COMPLETION, {"prompt", "completion"}),
-            (TEXT, {"text"}),
-            (TOKENS, {"tokens"}),
-        )
-        if needed <= keys
-    ]
+    needs = {CHAT_OBJECT: {"messages"}, COMPLETION: {"prompt", "completion"}, TEXT: {"text"}, TOKENS: {"tokens"}}
+    fitting = [name for name, needed in needs.items() if needed <= keys]
     if not fitting:
         names = ", ".join(f'"{key}"' for key in list(keys)[:6]) or "no fields"
         raise _Problem(f"an object with {names}", f"a row like {ANY_FORMAT}")
+    # As in mlx-lm, a text beside a chat is the same once more.
+    if len(fitting) > 1 and fitting not in ([CHAT_OBJECT, TEXT], [COMPLETION, TEXT]):
+        raise _Problem(f"a row that is both {fitting[0]} and {fitting[1]}", "one of them")
     return prefer if prefer in fitting else fitting[0]
 
 
-def _chat_row(line: int, messages: Any) -> Row:
+def _refuse_unheeded(row: dict[str, Any], unheeded: dict[str, str], where: str = "") -> None:
+    for key, meaning in unheeded.items():
+        if row.get(key) not in (None, [], {}, ""):
+            raise _Problem(f'"{key}"{where}, which says {meaning} and is not supported', "a row without it")
+
+
+def _tools(value: dict[str, Any]) -> tuple[Tool, ...] | None:
+    tools = value.get("tools")
+    if tools is None:
+        return None
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise _Problem(f'"tools" is {_describe(tools)}', "a list of objects, each a tool's JSON schema")
+    return tuple(tools)
+
+
+def _chat_row(line: int, messages: Any, tools: tuple[Tool, ...] | None = None) -> Row:
     if not isinstance(messages, list):
         raise _Problem(f'"messages" is {_describe(messages)}', 'a list of {"role", "content"}')
     if not messages:
@@ -165,14 +221,22 @@ def _chat_row(line: int, messages: Any) -> Row:
         where = f"message {number}"
         if not isinstance(message, dict):
             raise _Problem(f"{where} is {_describe(message)}", 'an object with "role" and "content"')
+        calls = bool(message.get("tool_calls"))
         for field in ("role", "content"):
-            if field not in message:
+            if field not in message and not (field == "content" and calls):
                 raise _Problem(f'{where} has no "{field}"', 'an object with "role" and "content"')
         role = message["role"]
         if not isinstance(role, str) or role not in ROLES:
             raise _Problem(f"{where} has the role {_describe(role)}", f"one of {', '.join(ROLES)}")
-        _check_string(message["content"], f'"content" of {where}')
-    return Row(line, "chat", messages=tuple(messages))
+        if not (calls and message.get("content") is None):
+            _check_string(message["content"], f'"content" of {where}')
+        _refuse_unheeded({**message, "weight": _not_one(message.get("weight"))}, UNHEEDED_IN_MESSAGES, f" in {where}")
+    return Row(line, "chat", messages=tuple(messages), tools=tools)
+
+
+def _not_one(weight: Any) -> Any:
+    """A weight of 1 is what every message has."""
+    return None if weight == 1 else weight
 
 
 def _completion_row(line: int, value: dict[str, Any]) -> Row:
@@ -180,7 +244,7 @@ def _completion_row(line: int, value: dict[str, Any]) -> Row:
         _check_string(value[field], f'"{field}"')
     user = {"role": "user", "content": value["prompt"]}
     assistant = {"role": "assistant", "content": value["completion"]}
-    return Row(line, "completion", messages=(user, assistant))
+    return Row(line, "completion", messages=(user, assistant), tools=_tools(value))
 
 
 def _text_row(line: int, value: dict[str, Any]) -> Row:
@@ -201,7 +265,7 @@ def _tokens_row(line: int, value: dict[str, Any]) -> Row:
 
 _ROW_OF = {
     CHAT_LIST: _chat_row,
-    CHAT_OBJECT: lambda line, value: _chat_row(line, value["messages"]),
+    CHAT_OBJECT: lambda line, value: _chat_row(line, value["messages"], _tools(value)),
     COMPLETION: _completion_row,
     TEXT: _text_row,
     TOKENS: _tokens_row,

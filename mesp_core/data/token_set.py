@@ -65,6 +65,11 @@ class TokenSet:
         return len(self.lines)
 
     @property
+    def warnings(self) -> list[str]:
+        """Sentences for a person, from when the samples were made."""
+        return [str(warning) for warning in self.meta.get("warnings", ())]
+
+    @property
     def total_tokens(self) -> int:
         """How many ids all samples have together."""
         return len(self.ids)
@@ -136,8 +141,8 @@ class TokenSetWriter:
         self._lines.append(line)
         self._max_id = max(self._max_id, int(ids.max()))
 
-    def close(self, *, kind: str, rows: int, skipped: int, truncated: int) -> None:
-        """Finish the files and write the counts."""
+    def close(self, *, kind: str, rows: int, skipped: int, truncated: int, warnings: Sequence[str] = ()) -> None:
+        """Finish the files and write the counts, and the warnings for whoever uses the set."""
         checksums = {"ids": self._ids.close(), "mask": self._mask.close()}
         for name, values in (("offsets", self._offsets), ("lines", self._lines)):
             array = np.asarray(values, DTYPES[name])
@@ -151,6 +156,7 @@ class TokenSetWriter:
             "truncated": truncated,
             "total_tokens": self._offsets[-1],
             "max_id": self._max_id,
+            "warnings": list(warnings),
             "crc32": checksums,
         }
         _write_meta(self._folder, meta)

@@ -22,11 +22,11 @@ from mesp_core.cache import cache_dir
 from mesp_core.data.helper_child import ask
 from mesp_core.data.read_once import CHUNK, OnProgress, readable
 from mesp_core.data.rows import unreadable
-from mesp_core.data.special_tokens import TEMPLATE_FILE
+from mesp_core.data.template_choice import chosen_template
 from mesp_core.data.token_set import TokenSet
 from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
 
-FORMAT_VERSION = 1  # raise it when the same files would give other ids, or another layout
+FORMAT_VERSION = 2  # raise it when the same files would give other ids, or another layout
 LOSS_ON = ("all", "completion")
 MAX_ENTRIES = 32
 ABANDONED_S = 24 * 3600  # a temporary folder this old is what a killed process left
@@ -36,7 +36,22 @@ ATTEMPTS = 3
 REPORT_S = 0.1
 
 # All that a sample depends on, besides the data file and the options.
-MODEL_FILES = ("tokenizer.json", "tokenizer_config.json", TEMPLATE_FILE, "config.json", "generation_config.json")
+MODEL_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "tekken.json",
+    "config.json",
+    "generation_config.json",
+)
+# ... and what reads them.
+PACKAGES = ("tokenizers", "transformers", "mlx-lm")
 
 
 def tokenise(
@@ -47,6 +62,7 @@ def tokenise(
     loss_on: str,
     max_samples: int = 0,
     vocab_size: int | None = None,
+    chat_template: str = "",
     on_progress: OnProgress | None = None,
 ) -> TokenSet:
     """The samples of `data` for the model in `model_dir`, from the cache or freshly made.
@@ -56,6 +72,7 @@ def tokenise(
         loss_on: "all" or "completion".
         max_samples: stop after this many; 0 for all.
         vocab_size: the number of rows of the model's embedding; ids are checked against it.
+        chat_template: as in RunConfig.
         on_progress: called about every 0.1 s: while a file is read, with the fraction that was; while the samples are made,
             with 0.0, as nobody knows how much is left. It may raise to cancel: the child is ended and the exception comes
             out of here.
@@ -73,7 +90,8 @@ def tokenise(
         raise UsageError(f"seq_len is {seq_len}; it must be at least 1.")
     if max_samples < 0:
         raise UsageError(f"max_samples is {max_samples}; it must be 0 (all) or more.")
-    options = {"seq_len": seq_len, "loss_on": loss_on, "max_samples": max_samples}
+    template = chosen_template(chat_template)
+    options = {"seq_len": seq_len, "loss_on": loss_on, "max_samples": max_samples, "template": template}
     store = cache_dir() / "tokens"
     with readable(data, store, on_progress) as file:
         try:
@@ -95,9 +113,10 @@ def _cached_or_made(
         tokens = _open(entry)
         if tokens is not None:
             return tokens
-        request = {"data": str(data), "model_dir": str(model_dir), **options}
+        request = {"data": data, "model_dir": model_dir, "description": _description(models)}
         with _new_folder(store) as folder:
-            content = _run_child({**request, "folder": str(folder)}, on_progress)["data_sha256"]
+            request = {name: str(path) for name, path in (request | {"folder": folder}).items()} | options
+            content = _run_child(request, on_progress)["data_sha256"]
             if _model_parts(model_dir, on_progress) != models:
                 continue  # nobody knows which of the two the samples were made with
             entry = store / _key(content, models, options)
@@ -114,8 +133,21 @@ def _cached_or_made(
 
 def _key(content: str, models: dict[str, str | None], options: dict[str, Any]) -> str:
     """The name of the cache entry: a hash of all that the ids depend on."""
-    parts = {"version": FORMAT_VERSION, "tokenizers": version("tokenizers"), "data": content, **options, **models}
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    return _digest({"data": content, **options, **models})
+
+
+def _digest(parts: dict[str, Any]) -> str:
+    versions = {name: version(name) for name in PACKAGES}
+    return hashlib.sha256(json.dumps([FORMAT_VERSION, versions, parts], sort_keys=True).encode()).hexdigest()[:32]
+
+
+def description_file(model_dir: Path) -> Path:
+    """Where the description of a model folder's tokenizer is kept, see `describe`. Raises CheckpointError as `tokenise`."""
+    return _description(_model_parts(Path(model_dir), None))
+
+
+def _description(models: dict[str, str | None]) -> Path:
+    return cache_dir() / "tokenizers" / f"{_digest(models)}.json"
 
 
 def _model_parts(model_dir: Path, on_progress: OnProgress | None) -> dict[str, str | None]:

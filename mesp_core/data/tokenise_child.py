@@ -23,6 +23,8 @@ def make_token_set(
     seq_len: int,
     loss_on: str,
     max_samples: int,
+    template: str | None = None,
+    description: Path | None = None,
     source: Iterable[bytes] | None = None,
 ) -> None:
     """Write the samples of `data` to the existing, empty `folder`; at most `max_samples` of them unless that is 0.
@@ -32,7 +34,7 @@ def make_token_set(
     Raises:
         UsageError, DataError, CheckpointError: as `read_rows` and `Encoder`; DataError when no sample is left.
     """
-    encoder = Encoder(model_dir, data, seq_len, loss_on)
+    encoder = Encoder(model_dir, data, seq_len, loss_on, template, description)
     writer = TokenSetWriter(folder)
     rows, skipped, truncated, kind = 0, 0, 0, ""
 
@@ -54,7 +56,7 @@ def make_token_set(
             break
     if not len(writer):
         raise DataError(_nothing_left(data, rows, skipped, truncated, seq_len, loss_on))
-    writer.close(kind=kind, rows=rows, skipped=skipped, truncated=truncated)
+    writer.close(kind=kind, rows=rows, skipped=skipped, truncated=truncated, warnings=encoder.warnings)
 
 
 def _nothing_left(data: Path, rows: int, skipped: int, truncated: int, seq_len: int, loss_on: str) -> str:
@@ -69,7 +71,7 @@ def _nothing_left(data: Path, rows: int, skipped: int, truncated: int, seq_len: 
 
 
 def _work(request: dict[str, Any]) -> dict[str, Any]:
-    paths = {name: Path(request.pop(name)) for name in ("data", "model_dir", "folder")}
+    paths = {name: Path(request.pop(name)) for name in ("data", "model_dir", "folder", "description")}
     with opened(paths["data"]) as lines:
         try:
             make_token_set(**paths, **request, source=lines)

@@ -36,9 +36,14 @@ _FILES = [
     "*.safetensors",
     "*.safetensors.index.json",
     "tokenizer.json",
+    "tokenizer.model",
     "tokenizer_config.json",
-    "chat_template.jinja",
+    "added_tokens.json",
     "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
 ]
 _WANTED = {"allow_patterns": _FILES, "ignore_patterns": ["*/*"]}  # a checkpoint is flat: no onnx/, no original/
 _POLL_S = 0.1

@@ -79,9 +79,12 @@ def write(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """A cache folder of the test's own."""
+def cache(tmp_path, monkeypatch, own_cache):
+    """A cache folder of the test's own, but for what is known of tokenizers: mlx-lm takes seconds to load one."""
     folder = tmp_path / "cache"
+    folder.mkdir()
+    (own_cache / "tokenizers").mkdir(exist_ok=True)
+    (folder / "tokenizers").symlink_to(own_cache / "tokenizers")
     monkeypatch.setenv("MESP_CACHE_DIR", str(folder))
     return folder
 

@@ -5,81 +5,60 @@ from pathlib import Path
 
 import pytest
 
-from mesp_core.data.chat_template import ChatTemplate, join_with_spans
+from mesp_core.data.chat_template import ChatTemplate
+from mesp_core.data.template_choice import CHATML
 from mesp_core.errors import CheckpointError, DataError
 
 USER = [{"role": "user", "content": "hi"}]
 
 
-@pytest.fixture
-def render(make_model):
-    """render(source, messages=USER, **tokenizer_config) -> text."""
+MODEL = Path("/models/some-model")
 
-    def run(source, messages=USER, **config):
-        return ChatTemplate.from_model_dir(make_model(source, **config)).render(messages)
+
+def template(source, **options):
+    return ChatTemplate(source, origin=MODEL, **options)
+
+
+@pytest.fixture
+def render():
+    """render(source, messages=USER, **special_tokens) -> text."""
+
+    def run(source, messages=USER, **special_tokens):
+        return template(source, special_tokens=special_tokens).render(messages)
 
     return run
 
 
-# Where it is found
-
-
-def test_none_without_a_template(plain_model, tmp_path):
-    assert ChatTemplate.from_model_dir(plain_model) is None
-    assert ChatTemplate.from_model_dir(tmp_path / "no-such-folder") is None
-
-
-def test_entry_of_tokenizer_config(render):
-    assert render("[{{ messages[0].content }}]") == "[hi]"
-
-
-def test_named_templates_use_default(render):
-    assert render([{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]) == "yes"
-
-
-def test_the_file_comes_before_the_entry(make_model):
-    folder = make_model("entry")
-    (folder / "chat_template.jinja").write_text("file ä", encoding="utf-8")
-    assert ChatTemplate.from_model_dir(folder).render(USER) == "file ä"
-
-
-@pytest.mark.parametrize(
-    ("template", "words"),
-    [
-        ([{"name": "rag", "template": "x"}], 'rag.*"default"'),
-        (7, "neither a string nor a list"),
-        ("{% for %}", "not valid Jinja: line 1"),
-        ("{{ messages | no_such_filter }}", "not valid Jinja"),
-    ],
-)
-def test_an_unusable_template_is_a_checkpoint_error(make_model, template, words):
-    folder = make_model(template)
-    with pytest.raises(CheckpointError, match=words) as caught:
-        ChatTemplate.from_model_dir(folder)
-    assert str(folder) in str(caught.value)
-
-
-def test_broken_tokenizer_config(make_model):
-    folder = make_model("x")
-    (folder / "tokenizer_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json is not valid JSON"):
-        ChatTemplate.from_model_dir(folder)
-    (folder / "tokenizer_config.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="expected a JSON object"):
-        ChatTemplate.from_model_dir(folder)
+@pytest.mark.parametrize("source", ["{% for %}", "{{ messages | no_such_filter }}"])
+def test_an_unusable_template_is_a_checkpoint_error(source):
+    with pytest.raises(CheckpointError, match="not valid Jinja: line 1") as caught:
+        template(source)
+    assert str(MODEL) in str(caught.value)
 
 
 # What it may use
 
 
-def test_special_tokens_as_string_object_or_null(render):
-    source = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}"
-    assert render(source, bos_token="<s>", eos_token={"content": "</s>", "lstrip": False}, pad_token=None) == "<s>|</s>||"
+def test_special_tokens_and_options(render):
+    assert render("{{ bos_token }}|{{ cls_token }}", bos_token="<s>", cls_token="[CLS]") == "<s>|[CLS]"
+    assert template("{{ enable_thinking }}", options={"enable_thinking": True}).render(USER) == "True"
 
 
-def test_special_token_of_a_wrong_type(make_model):
-    with pytest.raises(CheckpointError, match='"bos_token" is 5'):
-        ChatTemplate.from_model_dir(make_model("x", bos_token=5))
+def test_tools_are_there_if_there_are_any():
+    source = "{% if tools is none %}none{% else %}{% for tool in tools %}{{ tool | tojson }};{% endfor %}{% endif %}"
+    assert template(source).render(USER) == "none"
+    assert template(source).render(USER, ({"name": "f"}, {"name": "g"})) == '{"name": "f"};{"name": "g"};'
+
+
+def test_messages_as_transformers_hands_them_over(render):
+    """What is null is not there, and reasoning has each of the names that templates know."""
+    source = "{% for m in messages %}{{ m | tojson }}{% endfor %}"
+    calls = [{"type": "function"}]
+    said = render(source, [{"role": "assistant", "content": None, "tool_calls": calls, "name": None}])
+    assert json.loads(said) == {"role": "assistant", "tool_calls": calls}
+    for name in ("reasoning_content", "thinking", "reasoning"):
+        said = json.loads(render(source, [{"role": "assistant", "content": "x", name: "because"}]))
+        assert said["reasoning_content"] == said["thinking"] == "because"
 
 
 def test_blocks_leave_no_white_space(render):
@@ -94,7 +73,7 @@ def test_tojson_is_plain_json(render):
     value = {"b": "<é&'🚀>", "a": [1]}
     messages = [{"role": "user", "content": "", "arguments": value}]
     assert render("{{ messages[0].arguments | tojson }}", messages) == json.dumps(value, ensure_ascii=False)
-    assert render("{{ messages[0].arguments | tojson(indent=2) }}", messages, name="other") == json.dumps(
+    assert render("{{ messages[0].arguments | tojson(indent=2) }}", messages) == json.dumps(
         value, ensure_ascii=False, indent=2
     )
 
@@ -112,18 +91,20 @@ def test_generation_block_renders_its_body(render):
     assert render(source, USER * 2) == "<hi1><hi2>"
 
 
-def test_raise_exception_and_failures_name_the_model_folder(make_model):
-    for name, source, words in (
-        ("a", "{{ raise_exception('Only user and assistant roles.') }}", "refuses.*Only user and assistant roles"),
-        ("b", "{{ messages[0].content + 1 }}", "fails"),
-        ("c", "{{ messages[9].content }}", "fails"),
-        ("d", "{{ 1 // 0 }}", "fails"),
-        ("e", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "fails"),
-    ):
-        folder = make_model(source, name=name)
-        with pytest.raises(DataError, match=words) as caught:
-            ChatTemplate.from_model_dir(folder).render(USER)
-        assert str(folder) in str(caught.value)
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{{ raise_exception('Only user and assistant roles.') }}", "refuses.*Only user and assistant roles"),
+        ("{{ messages[0].content + 1 }}", "fails"),
+        ("{{ messages[9].content }}", "fails"),
+        ("{{ 1 // 0 }}", "fails"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "fails"),
+    ],
+)
+def test_raise_exception_and_failures_name_the_model_folder(source, words):
+    with pytest.raises(DataError, match=words) as caught:
+        template(source).render(USER)
+    assert str(MODEL) in str(caught.value)
 
 
 # What it may not do
@@ -151,11 +132,10 @@ def test_raise_exception_and_failures_name_the_model_folder(make_model):
         "{{ 10 ** 10000000000 }}",
     ],
 )
-def test_the_sandbox_holds(make_model, source):
-    folder = make_model(source)
+def test_the_sandbox_holds(source):
     with pytest.raises(CheckpointError) as caught:
-        ChatTemplate.from_model_dir(folder).render(USER)
-    assert str(folder) in str(caught.value) and "unsafe" in str(caught.value)
+        template(source).render(USER)
+    assert str(MODEL) in str(caught.value) and "unsafe" in str(caught.value)
     assert USER == [{"role": "user", "content": "hi"}]
 
 
@@ -166,22 +146,21 @@ def test_ordinary_arithmetic_is_allowed(render):
 # Spans
 
 
-def parts(template, messages):
-    text, spans = template.render_with_spans(messages)
-    assert text == template.render(messages)
+def parts(found, messages):
+    text, spans = found.render_with_spans(messages)
+    assert text == found.render(messages)
     return [text[start:end] for start, end in spans]
 
 
-def test_spans_hold_the_content_and_the_end_of_turn_but_not_the_header(chat_model, chat):
-    template = ChatTemplate.from_model_dir(chat_model)
-    assert parts(template, chat("q1", "a 👩🏽‍🚀 é", "q2", "a2")) == ["a 👩🏽‍🚀 é<|im_end|>\n", "a2<|im_end|>\n"]
-    assert parts(template, chat("q1", "a", "q2")) == ["a<|im_end|>\n"]
-    assert parts(template, chat("q1")) == []
+def test_spans_hold_the_content_and_the_end_of_turn_but_not_the_header(chat):
+    chatml = template(CHATML)
+    assert parts(chatml, chat("q1", "a 👩🏽‍🚀 é", "q2", "a2")) == ["a 👩🏽‍🚀 é<|im_end|>\n", "a2<|im_end|>\n"]
+    assert parts(chatml, chat("q1", "a", "q2")) == ["a<|im_end|>\n"]
+    assert parts(chatml, chat("q1")) == []
 
 
-def test_spans_with_the_same_text_in_prompt_and_answer(chat_model, chat):
-    template = ChatTemplate.from_model_dir(chat_model)
-    text, spans = template.render_with_spans(chat("same", "same"))
+def test_spans_with_the_same_text_in_prompt_and_answer(chat):
+    text, spans = template(CHATML).render_with_spans(chat("same", "same"))
     assert spans == [(text.rindex("same"), len(text))]
 
 
@@ -196,20 +175,13 @@ NEEDS_AN_ANSWER = "{% if messages[-1].role == 'user' %}{{ raise_exception('no an
 
 
 @pytest.mark.parametrize("source", [REWRITES, HEADER_DIFFERS, NEEDS_AN_ANSWER])
-def test_a_template_without_the_prefix_property_is_refused_for_spans_only(make_model, chat, source):
-    folder = make_model(source)
-    template = ChatTemplate.from_model_dir(folder)
+def test_a_template_without_the_prefix_property_is_refused_for_spans_only(chat, source):
+    found = template(source)
     messages = chat("q1", "a1", "q2", "a2")
-    assert template.render(messages)
+    assert found.render(messages)
     with pytest.raises(DataError, match="loss_on=completion can't be used") as caught:
-        template.render_with_spans(messages)
-    assert str(folder) in str(caught.value) and "loss_on=all" in str(caught.value)
-
-
-def test_without_a_template_contents_are_joined(chat):
-    text, spans = join_with_spans(chat("q", "first", "", "second"))
-    assert text == "q\nfirst\n\nsecond"
-    assert [text[a:b] for a, b in spans] == ["first", "second"]
+        found.render_with_spans(messages)
+    assert str(MODEL) in str(caught.value) and "loss_on=all" in str(caught.value)
 
 
 # Against the real thing
@@ -218,7 +190,7 @@ def test_without_a_template_contents_are_joined(chat):
 def test_same_text_as_transformers(smollm2, chat):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(smollm2)
-    ours = ChatTemplate.from_model_dir(smollm2)
+    ours = template(theirs.chat_template)
     for messages in (
         chat("Hello", "Hi! 👋🏽"),
         [{"role": "system", "content": "Be brief."}, *chat("a < b & c", "é\n\n", "q", "z")],
@@ -243,4 +215,5 @@ def test_a_template_with_everything_as_transformers(make_model, chat):
     )
     messages = [{"role": "system", "content": "x"}, *chat(" <é> ", "b\n")]
     expected = theirs.apply_chat_template(messages, chat_template=source, tokenize=False)
-    assert ChatTemplate.from_model_dir(Path(folder)).render(messages) == expected
+    tokens = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
+    assert template(source, special_tokens=tokens).render(messages) == expected

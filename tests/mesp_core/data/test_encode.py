@@ -7,11 +7,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 
-from mesp_core.data.encode import Encoder, load_tokenizer
+from mesp_core.data.encode import Encoder
 from mesp_core.data.rows import read_rows
+from mesp_core.data.template_choice import CHATML
+from mesp_core.data.tokenizer import describe
 from mesp_core.errors import CheckpointError, DataError, UsageError
 
 END = 2  # <|im_end|>
+CONTENTS = "{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+def load_tokenizer(model):
+    return describe(model).load()
 
 
 @pytest.fixture
@@ -63,12 +70,16 @@ def test_the_beginning_the_tokenizer_adds_is_kept(plain_model, encode):
     assert sample.ids[0] == 0 and sample.ids[-1] == END
 
 
+ADDED = {"__type": "AddedToken", "content": "<|endoftext|>", "special": True}
+
+
 @pytest.mark.parametrize(
     ("config", "files", "end"),
     [
         ({"eos_token": "<|endoftext|>"}, {}, 0),
-        ({"eos_token": {"content": "<|endoftext|>"}}, {"config.json": {"eos_token_id": 2}}, 0),
-        ({"eos_token": "<not in the vocabulary>"}, {"config.json": {"eos_token_id": 1}}, 1),
+        ({"eos_token": ADDED}, {"config.json": {"eos_token_id": 2}}, 0),
+        ({"eos_token": "<not in the vocabulary>"}, {"config.json": {"eos_token_id": 1}}, 320),  # added, as transformers does
+        ({}, {"special_tokens_map.json": {"eos_token": "<|endoftext|>"}}, 0),  # it goes first
         ({"eos_token": None}, {"config.json": {"eos_token_id": 1}, "generation_config.json": {"eos_token_id": 2}}, 1),
         ({"eos_token": None}, {"config.json": {}, "generation_config.json": {"eos_token_id": [2, 0]}}, 2),
         ({"eos_token": None}, {}, None),
@@ -155,66 +166,62 @@ def test_prompt_and_completion_go_through_the_template(chat_model, encode, chat)
     assert list(row.ids) == list(same.ids) and list(row.mask) == list(same.mask)
 
 
-# Without a template
+@pytest.fixture
+def contents_model(make_model):
+    """A model whose chats are their contents and nothing between."""
+    return make_model(CONTENTS, name="contents")
 
 
-def test_prompt_and_completion_without_a_template(plain_model, encode):
-    row = {"prompt": "Q: hello\nA:", "completion": " the answer"}
-    (everything,) = encode(plain_model, [row])
-    text = load_tokenizer(plain_model).encode("Q: hello\nA: the answer").ids
-    assert list(everything.ids) == [*text, END] and everything.mask[1:].all()
-    (completion,) = encode(plain_model, [row], loss_on="completion")
-    assert list(completion.ids) == list(everything.ids)
-    assert learnt(plain_model, completion) == " the answer<|im_end|>"
-
-
-def test_a_token_that_straddles_the_boundary_is_not_learnt(plain_model, encode):
+def test_a_token_that_straddles_the_boundary_is_not_learnt(contents_model, encode):
     """The tokenizer joins the prompt's last space and the first word into one token, which starts in the prompt."""
-    tokens = load_tokenizer(plain_model).encode("hello the answer").tokens
+    tokens = load_tokenizer(contents_model).encode("hello the answer").tokens
     assert "Ġthe" in tokens
-    (sample,) = encode(plain_model, [{"prompt": "hello ", "completion": "the answer"}], loss_on="completion")
-    assert learnt(plain_model, sample) == " answer<|im_end|>"
+    (sample,) = encode(contents_model, [{"prompt": "hello ", "completion": "the answer"}], loss_on="completion")
+    assert learnt(contents_model, sample) == " answer"
 
 
 @pytest.mark.parametrize("trim", [True, False])
-def test_tokenizers_that_trim_offsets_give_the_same_mask(plain_model, encode, trim):
+def test_tokenizers_that_trim_offsets_give_the_same_mask(contents_model, encode, trim):
     """With trimmed offsets a space seems to have no characters and a word to start after its space."""
-    add_beginning(plain_model, trim_offsets=trim)
-    for prompt, completion, expected in (
-        ("hello", " the answer", " the answer<|im_end|>"),
-        ("hello\n", "the answer", "the answer<|im_end|>"),
-        ("hello\n\n", "  \n the\n", "  \n the\n<|im_end|>"),
-        ("", "the", "the<|im_end|>"),
-    ):
-        (sample,) = encode(plain_model, [{"prompt": prompt, "completion": completion}], loss_on="completion")
-        assert sample.ids[0] == 0 and sample.mask[0] == 0
-        assert learnt(plain_model, sample) == expected
+    add_beginning(contents_model, trim_offsets=trim)
+    for prompt, completion in (("hello", " the answer"), ("hello\n", "the answer"), ("hello\n\n", "  \n the\n")):
+        (sample,) = encode(contents_model, [{"prompt": prompt, "completion": completion}], loss_on="completion")
+        assert learnt(contents_model, sample) == completion
 
 
-def test_what_the_tokenizer_adds_at_the_end_is_not_part_of_a_completion(plain_model, encode):
-    path = plain_model / "tokenizer.json"
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
-    )
-    tokenizer.save(str(path))
-    (sample,) = encode(plain_model, [{"prompt": "", "completion": "hello world"}], loss_on="completion")
-    assert list(sample.ids[-2:]) == [0, END] and list(sample.mask[-2:]) == [0, 1]
+# Without a template
 
 
-def test_chat_without_a_template(plain_model, encode, chat):
-    answered, asked = encode(plain_model, [chat("q", "yes"), chat("q", "yes", "no")], loss_on="completion")
-    assert learnt(plain_model, answered) == "yes<|im_end|>"
-    assert learnt(plain_model, asked) == "yes"
-    assert asked.ids[-1] == END
+@pytest.mark.parametrize("row", [{"prompt": "q", "completion": "a"}, {"messages": [{"role": "user", "content": "q"}]}])
+def test_a_chat_for_a_model_without_a_template_is_refused_with_the_way_out(plain_model, encode, row):
+    with pytest.raises(DataError, match=r"data\.jsonl, line 1: .*no chat template.*--chat-template FILE.* chatml"):
+        encode(plain_model, [row])
 
 
-def test_the_end_counts_towards_the_length(plain_model, encode):
-    row = {"prompt": "hello", "completion": " world"}
-    (whole,) = encode(plain_model, [row], seq_len=63)
-    (cut,) = encode(plain_model, [row], seq_len=len(whole.ids) - 2)
-    assert not whole.truncated and cut.truncated
-    assert list(cut.ids) == list(whole.ids[:-1])
+def test_a_template_may_be_given(plain_model, chat_model, write, chat):
+    path = write([chat("hello", "yes")])
+    (given,) = Encoder(plain_model, path, 64, "all", CHATML).samples(read_rows(path))
+    (own,) = Encoder(chat_model, path, 64, "all").samples(read_rows(path))
+    assert list(given.ids) == list(own.ids)
+
+
+def test_named_templates(make_model, encode, chat):
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    model = make_model(named)
+    plain, tools = encode(model, [{"messages": chat("q")}, {"messages": chat("q"), "tools": [{"name": "f"}]}])
+    decode = load_tokenizer(model).decode
+    assert (decode(plain.ids.tolist()), decode(tools.ids.tolist())) == ("plain", "tools")
+    with pytest.raises(DataError, match=r"none of its chat templates \(rag\) is the default"):
+        encode(make_model([{"name": "rag", "template": "x"}], name="other"), [chat("q")])
+
+
+def test_what_a_person_should_know_is_told_once(make_model, plain_model, write):
+    path = write([{"text": "a"}, {"text": "b"}])
+    endless = Encoder(make_model(eos_token=None), path, 64, "all")
+    assert len(list(endless.samples(read_rows(path)))) == 2
+    assert [warning[:40] for warning in endless.warnings] == ["The model names no end-of-text token, so"]
+    foreign = Encoder(plain_model, path, 64, "all", CHATML.replace("im_start", "im_begin"))
+    assert foreign.warnings == []
 
 
 # Errors
@@ -237,7 +244,7 @@ def test_template_errors_have_file_and_line_and_come_in_order(make_model, write)
 
 def test_missing_and_broken_tokenizer(plain_model, write):
     path = plain_model / "tokenizer.json"
-    for content, words in (("{}", "not a usable tokenizer"), ("{", "not valid JSON"), (None, "does not exist")):
+    for content, words in (("{}", "cannot be loaded"), ("{", "not valid JSON"), (None, "does not exist")):
         path.unlink() if content is None else path.write_text(content)
         with pytest.raises(CheckpointError, match=words) as caught:
             load_tokenizer(plain_model)

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -95,7 +96,8 @@ class TestFormats:
         text = "🚀🎉 naïve 日本語 👩‍👩‍👧 e\u0301"
         tokens, samples = show([{"text": text}])
         assert_whole(tokens, samples, tiny_tokenizer)
-        assert text_of(samples[0]) == text + "<|im_end|>"
+        # As transformers has it for qwen2, whatever tokenizer.json says, a letter and its accent become one.
+        assert text_of(samples[0]) == unicodedata.normalize("NFC", text) + "<|im_end|>"
 
 
 class TestBorders:

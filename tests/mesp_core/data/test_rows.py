@@ -1,4 +1,7 @@
+import bz2
+import gzip
 import json
+import lzma
 
 import pytest
 
@@ -117,9 +120,75 @@ def test_invalid_utf8_names_line_and_byte(write):
         list(read_rows(path))
 
 
-def test_utf16_is_invalid_utf8(write):
-    with pytest.raises(DataError, match=r"line 1: byte 1 .*UTF-8"):
-        list(read_rows(write('{"text": "a"}'.encode("utf-16"))))
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"text": "a"}'.encode("utf-16"), "UTF-16 text, not lines of JSON: save it as UTF-8"),
+        (gzip.compress(b'{"text": "a"}'), r"compressed with gzip.*gunzip -k data\.jsonl"),
+        (lzma.compress(b'{"text": "a"}'), "compressed with xz"),
+        (bz2.compress(b'{"text": "a"}'), "compressed with bzip2"),
+        (b"PAR1\x15", "a Parquet file"),
+        (b"PK\x03\x04", "a zip archive"),
+    ],
+)
+def test_files_in_another_form_are_named_as_what_they_are(write, content, words):
+    with pytest.raises(DataError, match=words):
+        list(read_rows(write(content)))
+
+
+def test_tools_and_tool_calls(write):
+    tool = {"type": "function", "function": {"name": "f"}}
+    call = {"role": "assistant", "content": None, "tool_calls": [tool]}
+    rows = [
+        {"messages": [{"role": "user", "content": "x"}, call], "tools": [tool]},
+        {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [tool]}], "tools": None},
+    ]
+    with_tools, without = read_rows(write(rows))
+    assert with_tools.tools == (tool,) and with_tools.messages[1] == call
+    assert without.tools is None and "content" not in without.messages[1]
+    (row,) = read_rows(write([{"prompt": "p", "completion": "c", "tools": [tool]}]))
+    assert row.kind == "completion" and row.tools == (tool,)
+    for tools in ("f", [1], {"name": "f"}):
+        with pytest.raises(DataError, match=r'"tools" is .*expected a list of objects'):
+            list(read_rows(write([{"messages": [{"role": "user", "content": "x"}], "tools": tools}])))
+
+
+MESSAGES = [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"tokens": [1, 2], "mask": [0, 1]},
+        {"tokens": [1, 2], "labels": [1, 2]},
+        {"messages": MESSAGES, "weight": 0.5},
+        {"messages": [MESSAGES[0] | {"weight": 0}]},
+        {"messages": MESSAGES, "images": ["a.png"]},
+        {"prompt": "p", "completion": "c", "functions": [{"name": "f"}]},
+    ],
+)
+def test_a_key_that_carries_meaning_is_never_ignored(write, row):
+    with pytest.raises(DataError, match=r"line 1: \"(mask|labels|weight|images|functions)\".*not supported.*without it"):
+        list(read_rows(write([row])))
+
+
+def test_keys_without_a_meaning_for_training_and_empty_ones_are_let_pass(write):
+    rows = [{"messages": MESSAGES, "id": 7, "source": "x", "images": [], "mask": None}, {"messages": MESSAGES, "weight": ""}]
+    rows.append({"messages": [MESSAGES[0] | {"weight": 1, "name": "ann"}]})
+    assert len(list(read_rows(write(rows)))) == 3
+
+
+def test_of_two_formats_in_a_row_a_chat_goes_before_its_text_and_others_are_refused(write):
+    """As mlx-lm decides, where it decides."""
+    (row,) = read_rows(write([{"text": "t", "messages": MESSAGES}]))
+    assert row.kind == "chat"
+    (row,) = read_rows(write([{"text": "t", "prompt": "p", "completion": "c"}]))
+    assert row.kind == "completion"
+    (row,) = read_rows(write([{"prompt": "p", "messages": MESSAGES}]))
+    assert row.kind == "chat"
+    for both in ({"prompt": "p", "completion": "c", "messages": MESSAGES}, {"tokens": [1, 2], "text": "t"}):
+        with pytest.raises(DataError, match=r"a row that is both .* and .*expected one of them"):
+            list(read_rows(write([both])))
 
 
 def test_a_row_that_fits_several_formats_follows_the_file(write):

@@ -55,30 +55,31 @@ def test_samples_from_the_child_then_from_the_cache(plain_model, write, cache, n
         assert np.array_equal(first.sample(i)[0], second.sample(i)[0])
 
 
-def test_the_key_holds_all_that_the_ids_depend_on(plain_model, chat, write, cache, no_child):
+def test_the_key_holds_all_that_the_ids_depend_on(chat_model, chat, write, cache, no_child):
     data = write([chat("hello", "yes"), chat("hello", "no")])
     options = {"seq_len": 8, "loss_on": "all", "max_samples": 0}
-    tokenise(data, plain_model, **options)
+    tokenise(data, chat_model, **options)
     no_child()
-    tokenise(data, plain_model, **options)
-    for change in ({"seq_len": 9}, {"loss_on": "completion"}, {"max_samples": 1}):
+    tokenise(data, chat_model, **options)
+    for change in ({"seq_len": 9}, {"loss_on": "completion"}, {"max_samples": 1}, {"chat_template": "chatml"}):
         with pytest.raises(AssertionError, match="a child was started"):
-            tokenise(data, plain_model, **{**options, **change})
+            tokenise(data, chat_model, **{**options, **change})
     copied = shutil.copy(data, data.with_name("same-content.jsonl"))
-    tokenise(copied, plain_model, **options)
+    tokenise(copied, chat_model, **options)
     for name, content in (
         ("chat_template.jinja", "x"),
         ("config.json", '{"eos_token_id": 0}'),
         ("tokenizer_config.json", "{}"),
+        ("special_tokens_map.json", "{}"),
     ):
-        model = shutil.copytree(plain_model, plain_model.with_name(f"with-{name}"))
+        model = shutil.copytree(chat_model, chat_model.with_name(f"with-{name}"))
         tokenise(data, model, **options)
         (model / name).write_text(content)
         with pytest.raises(AssertionError, match="a child was started"):
             tokenise(data, model, **options)
     data.write_text(data.read_text() + "\n")
     with pytest.raises(AssertionError, match="a child was started"):
-        tokenise(data, plain_model, **options)
+        tokenise(data, chat_model, **options)
 
 
 def test_truncation_and_masks_reach_the_token_set(chat_model, write, chat):
@@ -243,10 +244,10 @@ def test_after_a_cancelled_one_it_is_made(plain_model, write, monkeypatch, cache
         ),
     ],
 )
-def test_nothing_left_to_learn_from(plain_model, write, rows, options, words):
+def test_nothing_left_to_learn_from(chat_model, write, rows, options, words):
     data = write(rows)
     with pytest.raises(DataError, match=words) as caught:
-        tokenise(data, plain_model, **{"seq_len": 16, "loss_on": "all", **options})
+        tokenise(data, chat_model, **{"seq_len": 16, "loss_on": "all", **options})
     assert str(caught.value).startswith(str(data))
 
 
