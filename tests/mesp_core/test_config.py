@@ -39,6 +39,7 @@ CHANGED = {
     "time_limit_s": 1.5,
     "max_grad_norm": 0.5,
     "scratch_dir": "~/my scratch",
+    "chat_template": "~/my template.jinja",
 }
 
 

@@ -72,6 +72,7 @@ def test_an_experiment_survives_being_set(panel):
         time_limit_s=1.5,
         max_grad_norm=0.75,
         scratch_dir="/somewhere/else",
+        chat_template="chatml",
     )
     changed = {name for name, value in config.to_dict().items() if value != RunConfig().to_dict()[name]}
     assert changed | {"model", "data", "method"} == {field.name for field in dataclasses.fields(RunConfig)}
