@@ -10,8 +10,10 @@ def main() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from mesp_core.cli import main
+    from mesp_core.interruption import last_block
 
-    return main()
+    with last_block():
+        return main()
 
 
 if __name__ == "__main__":

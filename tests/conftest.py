@@ -117,6 +117,30 @@ def mesp(command, tmp_path):
     return run
 
 
+@pytest.fixture
+def started(command, tmp_path):
+    """started(*arguments, **as Popen's) -> a running process of the command line in tmp_path; all end with the test."""
+    processes = []
+
+    def start(*arguments, env=None, **options):
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(
+            [*command[0], *map(str, arguments)],
+            cwd=tmp_path,
+            env=command[1] | (env or {}),
+            text=True,
+            **streams | options,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
 @pytest.fixture(scope="session")
 def strict_json():
     """strict_json(text) -> its value; NaN and Infinity, which only Python reads, are no JSON."""
