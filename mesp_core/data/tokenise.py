@@ -6,6 +6,7 @@ The child keeps the tokenizer's memory out of the caller, which may be a window 
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -28,6 +29,8 @@ from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
 FORMAT_VERSION = 1  # raise it when the same files would give other ids, or another layout
 LOSS_ON = ("all", "completion")
 MAX_ENTRIES = 32
+KEY = re.compile("[0-9a-f]{32}")  # the name of an entry
+TEMPORARY = (".new-", ".old-", ".stream-")  # how temporary folders begin, here and in token_set and read_once
 ABANDONED_S = 24 * 3600  # a temporary folder this old is what a killed process left
 ATTEMPTS = 3
 REPORT_S = 0.1
@@ -195,14 +198,14 @@ def _run_child(request: dict[str, Any], on_progress: OnProgress | None) -> dict[
 
 
 def _prune(store: Path, keep: Path) -> None:
-    """Remove all but the most recently used entries, and what killed processes left. Never fails."""
+    """Remove all but the most recently used entries, and what killed processes left; nothing else. Never fails."""
     entries, now = [], time.time()
     try:
         for path in store.iterdir():
             used = path.stat().st_mtime
-            if not path.name.startswith("."):
+            if KEY.fullmatch(path.name):
                 entries.append((used, path))
-            elif now - used > ABANDONED_S:
+            elif path.name.startswith(TEMPORARY) and now - used > ABANDONED_S:
                 shutil.rmtree(path, ignore_errors=True)
     except OSError:
         return  # another process is pruning too
