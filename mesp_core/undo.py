@@ -49,6 +49,7 @@ class Undo:
         except MespError as error:
             self._failed = True
             self._kept.clear()
+            self.close()  # what it has claimed of a disk that is full is wanted elsewhere
             self._tell(f"{error} Until there is such a file, a step that breaks off half-way cannot be taken back.")
 
     def restore(self) -> None:
