@@ -34,9 +34,9 @@ class Undo:
     def keep(self, paths: Iterable[str]) -> None:
         """Keep the values of these adapters, which are evaluated and about to change."""
         paths = list(paths)
-        if len(paths) == len(self._adapters) and not self._kept:
-            return  # all change at once, in one update that has nothing after it
         self.whole = False
+        if len(paths) == len(self._adapters) and not self._kept:
+            return  # all change at once: nothing comes after it that could break off, but the update itself
         if self._failed:
             return
         try:
@@ -54,7 +54,7 @@ class Undo:
 
     def restore(self) -> None:
         """Give the adapters the values from before the step; `whole` says whether that was possible."""
-        if self.whole or self._failed:
+        if not self._kept:
             return
         try:
             while self._kept:

@@ -72,14 +72,18 @@ def test_a_step_that_is_whole_is_not_taken_back(adapters, on_disk):
 
 
 def test_where_all_change_at_once_no_file_is_made(adapters, told):
+    """Only the one update could break off, and if it does, nobody says that the adapters are whole."""
+
     def refuse():
         raise AssertionError("not needed")
 
     undo = Undo(adapters, refuse, told.append)
     undo.begin_step()
     undo.keep(PATHS)
-    assert undo.whole
     undo.restore()
+    assert not undo.whole
+    undo.begin_step()
+    assert undo.whole
     undo.close()
     assert told == []
 
