@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,19 @@ def started(command, tmp_path):
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def in_shell(command, tmp_path):
+    """in_shell(text) -> the finished process; `mesp` in the text is the command line."""
+
+    def run(text):
+        function = f'mesp() {{ {shlex.join(command[0])} "$@"; }}'
+        return subprocess.run(
+            ["bash", "-c", f"{function}\n{text}"], cwd=tmp_path, env=command[1], capture_output=True, text=True, timeout=180
+        )
+
+    return run
 
 
 @pytest.fixture(scope="session")

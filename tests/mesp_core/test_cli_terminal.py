@@ -43,19 +43,6 @@ def in_terminal(command, tmp_path):
             os.waitpid(process.pid, 0)
 
 
-@pytest.fixture
-def in_shell(command, tmp_path):
-    """in_shell(text) -> the finished process; `mesp` in the text is the command line."""
-
-    def run(text):
-        function = f'mesp() {{ {shlex.join(command[0])} "$@"; }}'
-        return subprocess.run(
-            ["bash", "-c", f"{function}\n{text}"], cwd=tmp_path, env=command[1], capture_output=True, text=True, timeout=180
-        )
-
-    return run
-
-
 def assert_stopped_and_saved(out):
     """An adapter and results of the same step, of a run that was asked to stop."""
     result = stored(out)
