@@ -39,8 +39,8 @@ def replacing(folder: Path) -> Iterator[Path]:
         yield temporary
         temporary.chmod(0o755)
         recover(folder)
-        if folder.exists():
-            if not folder.is_dir():
+        if os.path.lexists(folder):
+            if folder.is_symlink() or not folder.is_dir():  # what a link points to is somebody else's
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
             os.replace(folder, previous(folder))
         try:

@@ -232,7 +232,7 @@ def _private(path: str, flags: int) -> int:
 def _remove_left_over(folder: Path) -> None:
     """Remove scratch files whose process is gone."""
     for file in folder.iterdir():
-        if match := re.match(rf"{PREFIX}([0-9]{{1,9}})-", file.name):
+        if match := re.fullmatch(rf"{PREFIX}([0-9]{{1,9}})-[0-9a-f]{{12}}", file.name):
             try:
                 os.kill(int(match[1]), 0)  # sends nothing
             except ProcessLookupError:

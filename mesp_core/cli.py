@@ -14,10 +14,11 @@ from typing import NoReturn
 from mesp_core import __version__
 from mesp_core.bench import command as bench
 from mesp_core.cli_options import add_run_options, config_of, with_budget
+from mesp_core.comparison import Comparison
 from mesp_core.config import RunConfig
 from mesp_core.errors import MespError, UsageError
 from mesp_core.events import Error
-from mesp_core.interruption import interruptible
+from mesp_core.interruption import interruptible, unheard
 from mesp_core.methods.names import DESCRIPTIONS, parse_method, parse_methods
 from mesp_core.output import lasting_output
 from mesp_core.terminal import Terminal
@@ -72,6 +73,8 @@ def _run(arguments: list[str]) -> tuple[int, bool]:
             print(Error("", error.kind, str(error), error.exit_code).to_json())
         print(f"mesp: {error}", file=sys.stderr)
         return error.exit_code, output_is_the_result
+    except SystemExit as ended:  # argparse has printed its help or the version
+        return int(ended.code or 0), True
     except KeyboardInterrupt:
         print("mesp: interrupted.", file=sys.stderr)
     except Exception as error:
@@ -155,7 +158,6 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[str], interleave: bool = False) -> int:
-    from mesp_core.comparison import Comparison
     from mesp_core.out_folder import claim_out, default_out
     from mesp_core.prepare import prepare
 
@@ -165,9 +167,14 @@ def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[s
             prepared = prepare(config, terminal.progress)
             terminal.begin(config, prepared)
             comparison = Comparison(config, methods, prepared, folder, interleave)
-            terminal.follow(comparison)
+            with unheard():  # a signal that comes once more when all is saved changes nothing about how the run ended
+                terminal.follow(comparison)
+                return _tell_outcome(options, terminal, comparison)
     finally:
         folder.release()
+
+
+def _tell_outcome(options: argparse.Namespace, terminal: Terminal, comparison: Comparison) -> int:
     outcome = comparison.outcome
     if any(result.steps for result in comparison.results.methods.values()):
         terminal.table(comparison)

@@ -53,6 +53,29 @@ def interruptible() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """Let heeded signals do nothing for the time of the block, except where `on_signals` in it gives them a meaning."""
+    with on_signals(lambda number: None):
+        yield
+
+
+@contextlib.contextmanager
+def last_block() -> Iterator[None]:
+    """As `unheard`, and to the end of the process: what it has done and told is not to become another exit code.
+
+    Ignored signals alone survive the end of the interpreter, which resets handlers; before, children would inherit that.
+    """
+    numbers = heeded()
+    try:
+        for number in numbers:
+            signal.signal(number, lambda number, frame: None)
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+
+
 class StopRequests:
     """Turns signals into a polite stop and, when one is repeated, into an end at once.
 

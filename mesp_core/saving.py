@@ -1,5 +1,6 @@
 """When a worker writes its adapter, and what becomes of it where that fails."""
 
+import os
 import shutil
 import tempfile
 import time
@@ -81,7 +82,8 @@ class AdapterSaver:
         try:
             self._write(self.folder, step)
         except MespError as error:
-            name = f"{time.strftime('%Y%m%d-%H%M%S')}-{folder_name(self._config.method)}"
+            # The process too: runs that share a disk which is full may all end within the second.
+            name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{folder_name(self._config.method)}"
             for shelter in (cache_dir() / "rescued", Path(tempfile.gettempdir()) / "mesp-rescued"):
                 try:
                     self._write(shelter / name, step)

@@ -95,6 +95,7 @@ class Terminal:
         with on_signals(StopRequests(stop, comparison.kill)):
             for event in comparison.run():
                 self._show(event, comparison.config.steps)
+        self._progress.stop()
 
     def table(self, comparison: Comparison) -> None:
         """The comparison table, the paper's rows beneath it, and where the files are."""

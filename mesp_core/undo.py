@@ -34,9 +34,9 @@ class Undo:
     def keep(self, paths: Iterable[str]) -> None:
         """Keep the values of these adapters, which are evaluated and about to change."""
         paths = list(paths)
-        if len(paths) == len(self._adapters) and not self._kept:
-            return  # all change at once, in one update that has nothing after it
         self.whole = False
+        if len(paths) == len(self._adapters) and not self._kept:
+            return  # all change at once: nothing comes after it that could break off, but the update itself
         if self._failed:
             return
         try:
@@ -49,11 +49,12 @@ class Undo:
         except MespError as error:
             self._failed = True
             self._kept.clear()
+            self.close()  # what it has claimed of a disk that is full is wanted elsewhere
             self._tell(f"{error} Until there is such a file, a step that breaks off half-way cannot be taken back.")
 
     def restore(self) -> None:
         """Give the adapters the values from before the step; `whole` says whether that was possible."""
-        if self.whole or self._failed:
+        if not self._kept:
             return
         try:
             while self._kept:

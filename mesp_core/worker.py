@@ -22,6 +22,8 @@ from mesp_core.errors import MespError, NotFiniteError
 from mesp_core.interruption import on_signals
 
 HEARTBEAT_S = 1.0
+# For a signal that the system sends, in place of who sent it.
+REASONS = {signal.SIGXCPU: "the system's limit on processor time (ulimit -t) is reached, as SIGXCPU says"}
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,17 @@ class Channel:
         self._turns.acquire()
         return not self.stop_asked.is_set()
 
-    def ask_to_stop(self) -> None:
-        """End after the step. On a thread, as a signal's handler may run while a lock is held that this takes."""
-        threading.Thread(target=self._stop, daemon=True).start()
+    def stop_on_signal(self, number: signal.Signals) -> None:
+        """End after the step, and say why. On a thread: a signal's handler may run while a lock is held that this takes."""
+
+        def tell_and_stop() -> None:
+            if not self.stop_asked.is_set():
+                self.log(
+                    "warning", f"Stopping after this step: {REASONS.get(number, f'the worker was sent {number.name}')}."
+                )
+            self._stop()
+
+        threading.Thread(target=tell_and_stop, daemon=True).start()
 
     def _stop(self) -> None:
         self.stop_asked.set()
@@ -122,7 +132,7 @@ def main() -> int:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     job = Job.from_json(sys.stdin.readline())
     channel = Channel(out, sys.stdin, job.config.method)
-    with on_signals(lambda number: channel.ask_to_stop(), also=[signal.SIGXCPU]):
+    with on_signals(channel.stop_on_signal, also=[signal.SIGXCPU]):
         return _run_and_tell(job, channel)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +115,43 @@ def mesp(command, tmp_path):
         )
 
     run.cwd = cwd
+    return run
+
+
+@pytest.fixture
+def started(command, tmp_path):
+    """started(*arguments, **as Popen's) -> a running process of the command line in tmp_path; all end with the test."""
+    processes = []
+
+    def start(*arguments, env=None, **options):
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(
+            [*command[0], *map(str, arguments)],
+            cwd=tmp_path,
+            env=command[1] | (env or {}),
+            text=True,
+            **streams | options,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def in_shell(command, tmp_path):
+    """in_shell(text) -> the finished process; `mesp` in the text is the command line."""
+
+    def run(text):
+        function = f'mesp() {{ {shlex.join(command[0])} "$@"; }}'
+        return subprocess.run(
+            ["bash", "-c", f"{function}\n{text}"], cwd=tmp_path, env=command[1], capture_output=True, text=True, timeout=180
+        )
+
     return run
 
 

@@ -17,6 +17,7 @@ from mesp_core.memory import MB
 
 CHUNK = 1 << 20  # bytes that are read at once
 POLL_S = 0.1
+LINKS = 40  # as many as the system follows
 
 OnProgress = Callable[[str, float], None]
 
@@ -66,8 +67,7 @@ def readable(data: Path, store: Path, on_progress: OnProgress | None = None) -> 
     except (OSError, ValueError):
         yield data  # whoever reads it says what is wrong
         return
-    own_to_us = data.parts[:2] in (("/", "dev"), ("/", "proc"))  # there a name means another file in another process
-    if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not own_to_us):
+    if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not _own_to_us(data)):
         yield data
         return
     if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not _is_terminal_or_null(data)):
@@ -87,13 +87,13 @@ def readable(data: Path, store: Path, on_progress: OnProgress | None = None) -> 
 
 def _copy(data: Path, copy: Path, on_progress: OnProgress) -> None:
     """On a thread: opening a pipe that nobody writes to blocks for ever, and cancelling must not."""
-    copied, failure = 0, None
+    copied, failure, cancelled = 0, None, threading.Event()
 
     def work() -> None:
         nonlocal copied, failure
         try:
             with opened(data) as source, copy.open("wb") as target:
-                while chunk := _read(data, source.file):
+                while (chunk := _read(data, source.file)) and not cancelled.is_set():
                     target.write(chunk)
                     copied += len(chunk)
         except OSError as error:
@@ -103,9 +103,13 @@ def _copy(data: Path, copy: Path, on_progress: OnProgress) -> None:
 
     thread = threading.Thread(target=work, name=f"copy {data}", daemon=True)
     thread.start()
-    while thread.is_alive():
-        on_progress(f"Reading {data.name}: {copied / MB:.1f} MB so far", 0.0)
-        thread.join(POLL_S)
+    try:
+        while thread.is_alive():
+            on_progress(f"Reading {data.name}: {copied / MB:.1f} MB so far", 0.0)
+            thread.join(POLL_S)
+    finally:
+        cancelled.set()
+        thread.join(POLL_S)  # so that it does not make the copy anew while that is taken away
     if failure is not None:
         raise failure
 
@@ -120,6 +124,21 @@ def _read(data: Path, source: BinaryIO) -> bytes:
         return source.read(CHUNK)
     except OSError as error:  # of reading, where those of writing are the cache's
         raise unreadable(data, error) from None
+
+
+def _own_to_us(data: Path) -> bool:
+    """Whether a name leads through /dev or /proc, by itself or by links: there it means another file in another process."""
+    path = Path(os.path.abspath(data))
+    for _ in range(LINKS):
+        for part in (*reversed(path.parents), path):
+            if part.parts[:2] in (("/", "dev"), ("/", "proc")):
+                return True
+            if part.is_symlink():
+                path = Path(os.path.abspath(part.parent / part.readlink() / path.relative_to(part)))
+                break
+        else:
+            return False
+    return False
 
 
 def _is_terminal_or_null(data: Path) -> bool:

@@ -93,12 +93,12 @@ class TokenSet:
         return int(np.searchsorted(self.offsets, position, side="right")) - 1
 
     def put_back(self) -> None:
-        """Write the folder again if it is gone: the cache may be emptied while a run uses it.
+        """Write the folder again if it or its files are gone: the cache may be emptied while a run uses it.
 
         Raises:
             OSError: it cannot be written.
         """
-        if self.path.exists():
+        if all((self.path / name).exists() for name in ("meta.json", *(f"{name}.npy" for name in DTYPES))):
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=self.path.parent, ignore_cleanup_errors=True) as temporary:

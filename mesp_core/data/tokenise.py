@@ -29,9 +29,9 @@ from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
 FORMAT_VERSION = 2  # raise it when the same files would give other ids, or another layout
 LOSS_ON = ("all", "completion")
 MAX_ENTRIES = 32
+KEY = re.compile("[0-9a-f]{32}")  # the name of an entry
+TEMPORARY = (".new-", ".old-", ".stream-")  # how temporary folders begin, here and in token_set and read_once
 ABANDONED_S = 24 * 3600  # a temporary folder this old is what a killed process left
-ENTRY_NAME = "[0-9a-f]{32}"
-TEMPORARY = (".new-", ".old-", ".stream-")  # how the names of temporary folders begin
 ATTEMPTS = 3
 REPORT_S = 0.1
 
@@ -230,15 +230,12 @@ def _run_child(request: dict[str, Any], on_progress: OnProgress | None) -> dict[
 
 
 def _prune(store: Path, keep: Path) -> None:
-    """Remove all but the most recently used entries, and what killed processes left. Never fails.
-
-    The folder may be one that somebody else uses too: what has not one of our names is left alone.
-    """
+    """Remove all but the most recently used entries, and what killed processes left; nothing else. Never fails."""
     entries, now = [], time.time()
     try:
         for path in store.iterdir():
             used = path.stat().st_mtime
-            if re.fullmatch(ENTRY_NAME, path.name):
+            if KEY.fullmatch(path.name):
                 entries.append((used, path))
             elif path.name.startswith(TEMPORARY) and now - used > ABANDONED_S:
                 shutil.rmtree(path, ignore_errors=True)

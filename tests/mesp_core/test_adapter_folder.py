@@ -70,3 +70,66 @@ def kill_while_writing(folder, renames):
         os._exit(1)
     _, status = os.wait()
     assert status == 0
+
+
+# What somebody else put there
+
+
+def test_a_persons_files_survive_every_save(tmp_path):
+    folder = tmp_path / "adapter"
+    write(folder, "first")
+    (folder / "notes.txt").write_text("mine")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "file").write_text("mine too")
+    for text in ("second", "third"):
+        write(folder, text)
+        assert names(folder) == [WEIGHTS_FILE, "notes.txt", "sub"]
+        assert (folder / WEIGHTS_FILE).read_text() == text
+        assert (folder / "notes.txt").read_text() == "mine" and (folder / "sub" / "file").read_text() == "mine too"
+        assert names(tmp_path) == ["adapter"]
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_they_survive_a_writer_that_is_killed(renames, tmp_path):
+    folder = tmp_path / "adapter"
+    write(folder, "old")
+    (folder / "notes.txt").write_text("mine")
+    kill_while_writing(folder, renames)
+    [half] = tmp_path.glob(".adapter-new-*")
+    (half / "found.txt").write_text("put where the adapter was about to be")
+    clean_up(folder)
+    assert (folder / "notes.txt").read_text() == "mine" and (folder / WEIGHTS_FILE).read_text() == "old"
+    assert names(half) == ["found.txt"]
+
+
+def test_two_of_one_name_are_both_kept(tmp_path):
+    folder = tmp_path / "adapter"
+    write(folder, "new")
+    previous(folder).mkdir()
+    for place, text in ((folder, "in the new"), (previous(folder), "in the old")):
+        (place / "notes.txt").write_text(text)
+    (previous(folder) / WEIGHTS_FILE).write_text("old")
+    clean_up(folder)
+    assert names(tmp_path) == ["adapter"]
+    assert (folder / WEIGHTS_FILE).read_text() == "new"
+    assert (folder / "notes.txt").read_text() == "in the new" and (folder / "notes.txt~").read_text() == "in the old"
+
+
+def test_a_file_of_its_name_is_no_adapters_folder(tmp_path):
+    (tmp_path / "adapter").write_text("mine")
+    with pytest.raises(NotADirectoryError):
+        write(tmp_path / "adapter", "new")
+    assert names(tmp_path) == ["adapter"] and (tmp_path / "adapter").read_text() == "mine"
+
+
+def test_a_link_to_a_folder_elsewhere_is_not_replaced(tmp_path):
+    """What it points to is not the run's, whatever it holds."""
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "run" / "adapter"
+    write(elsewhere, "theirs")
+    (elsewhere / "notes.txt").write_text("theirs")
+    folder.parent.mkdir()
+    folder.symlink_to(elsewhere)
+    with pytest.raises(NotADirectoryError):
+        write(folder, "new")
+    assert folder.is_symlink() and names(folder.parent) == ["adapter"]
+    assert names(elsewhere) == [WEIGHTS_FILE, "notes.txt"] and (elsewhere / WEIGHTS_FILE).read_text() == "theirs"

@@ -179,9 +179,10 @@ def test_a_name_that_cannot_go_at_once_goes_later(tmp_path, monkeypatch, noise):
     gone = name.rename(folder / name.name.replace(str(os.getpid()), str(NEVER)))
     (folder / "notes.txt").write_text("mine")
     (folder / f"block-inputs-{NEVER}.txt").write_text("mine, too")
+    (folder / f"block-inputs-{NEVER}-of-today.txt").write_text("mine, too")
     OnDisk(folder, allow_tmpfs=True).close()
     assert not gone.exists()
-    assert len(list(folder.iterdir())) == 2
+    assert len(list(folder.iterdir())) == 3
     left.close()
 
 

@@ -1,5 +1,12 @@
 """The folder of a run's results: made, claimed, refused, and taken away again."""
 
+import errno
+import fcntl
+import os
+import re
+import subprocess
+import tempfile
+
 import pytest
 
 from mesp_core.errors import UsageError
@@ -61,3 +68,91 @@ def test_the_default_below_another_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written to"):
         default_out(base=tmp_path / "file")
+
+
+# What is there already, and who else writes to it
+
+
+def test_what_is_there_is_named_and_refused(tmp_path):
+    for number, (name, said) in enumerate(
+        (
+            ("mesp/adapter/notes.txt", "mesp, which is not this run's"),
+            ("mesp/adapter/adapters.safetensors", "mesp/adapter, the adapter of another run"),
+            ("mesp/.adapter-new-dead/adapters.safetensors", "mesp, which is not this run's"),
+            ("mebp/adapter/adapters.safetensors", "mebp/adapter, the adapter of another run"),
+            ("mesp", "mesp, which is not this run's"),
+            ("notes.txt", "notes.txt, which is not this run's"),
+            (".hidden", ".hidden, which is not this run's"),
+            ("results.json", "already holds the results of a run"),
+        )
+    ):
+        out = tmp_path / str(number)
+        file = out / name
+        file.parent.mkdir(parents=True)
+        file.write_text("mine")
+        with pytest.raises(UsageError, match=said):
+            claim_out(out, ["mesp"])
+        assert file.read_text() == "mine"
+        assert [path for path in out.rglob("*") if path.is_file()] == [file]
+
+
+def test_what_a_killed_run_left_empty_and_what_the_finder_writes_are_no_hindrance(tmp_path):
+    (tmp_path / "mesp").mkdir()
+    (tmp_path / ".DS_Store").write_text("")
+    out = claim_out(tmp_path, ["mesp", "mebp"])
+    assert out.made == (tmp_path / "mebp",)
+    out.release()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".DS_Store", "mesp"]
+    with pytest.raises(UsageError, match=r"holds mesp, which is not this run's"):
+        claim_out(tmp_path, ["mebp"])  # an empty folder that another method's run would not write to
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="not UTF-8 text"):
+        claim_out(tmp_path / "caf\udce9", ["mesp"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_run_at_a_time(tmp_path):
+    first = claim_out(tmp_path / "out", ["mesp"])
+    with pytest.raises(UsageError, match="another run is writing to"):
+        claim_out(tmp_path / "out", ["mesp"])
+    assert (tmp_path / "out" / "mesp").is_dir()  # the refused one took nothing away
+    first.release()
+    first.release()
+    claim_out(tmp_path / "out", ["mesp"]).release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_that_inherited_the_claim_holds_it(tmp_path):
+    out = claim_out(tmp_path / "out", ["mesp"])
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=out.inherited)
+    out.claim.close()
+    try:
+        with pytest.raises(UsageError, match="another run"):
+            claim_out(tmp_path / "out", ["mesp"])
+    finally:
+        child.communicate()
+    claim_out(tmp_path / "out", ["mesp"]).release()
+
+
+def test_a_file_system_that_locks_no_folders_is_no_hindrance(tmp_path, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    claim_out(tmp_path / "out", ["mesp"]).release()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_place_that_cannot_be_written_is_found_out(tmp_path, monkeypatch, code):
+    """Whoever runs the tests may be allowed everything, so the system's answer is made up."""
+
+    def refuse(*arguments, **options):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with pytest.raises(UsageError, match=re.escape(f"cannot be written to ({os.strerror(code)})")):
+        claim_out(tmp_path / "a" / "out", ["mesp"])
+    assert list(tmp_path.iterdir()) == []

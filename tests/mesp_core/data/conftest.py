@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,16 @@ def chat():
         return [turn("assistant" if i % 2 else "user", content) for i, content in enumerate(contents)]
 
     return make
+
+
+@pytest.fixture
+def no_child(monkeypatch):
+    """no_child() makes any further child process an error."""
+
+    def forbid():
+        def start(*_args, **_kwargs):
+            raise AssertionError("a child was started")
+
+        monkeypatch.setattr(subprocess, "Popen", start)
+
+    return forbid

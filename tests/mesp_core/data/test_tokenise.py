@@ -1,5 +1,3 @@
-import json
-import os
 import shutil
 import signal
 import subprocess
@@ -11,24 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from mesp_core.data import tokenise as module
-from mesp_core.data.tokenise import MAX_ENTRIES, tokenise
+from mesp_core.data.tokenise import tokenise
 from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
 
 TEXTS = [{"text": "hello world"}, {"text": "the quick brown fox jumps over the lazy dog"}]
-
-
-@pytest.fixture
-def no_child(monkeypatch):
-    """no_child() makes any further child process an error."""
-
-    def forbid():
-        def start(*_args, **_kwargs):
-            raise AssertionError("a child was started")
-
-        monkeypatch.setattr(subprocess, "Popen", start)
-
-    return forbid
 
 
 def entries(cache):
@@ -276,140 +260,6 @@ def test_wrong_options_and_files_are_usage_errors(plain_model, write, tmp_path):
             tokenise(tmp_path / name, plain_model, seq_len=8, loss_on="all")
     with pytest.raises(UsageError, match="is a folder"):
         tokenise(tmp_path, plain_model, seq_len=8, loss_on="all")
-
-
-# The cache
-
-
-def damage_text(entry):
-    (entry / "ids.npy").write_bytes(b"not an array")
-
-
-def damage_bit(entry):
-    content = bytearray((entry / "ids.npy").read_bytes())
-    content[-3] ^= 64
-    (entry / "ids.npy").write_bytes(content)
-
-
-def damage_short(entry):
-    content = (entry / "mask.npy").read_bytes()
-    (entry / "mask.npy").write_bytes(content[:-1])
-
-
-def damage_meta(entry):
-    meta = json.loads((entry / "meta.json").read_text())
-    del meta["rows"]
-    (entry / "meta.json").write_text(json.dumps(meta))
-
-
-def damage_missing(entry):
-    (entry / "lines.npy").unlink()
-
-
-def damage_offsets(entry):
-    offsets = np.load(entry / "offsets.npy")
-    np.save(entry / "offsets.npy", offsets.astype(np.float64))
-
-
-def damage_to_file(entry):
-    shutil.rmtree(entry)
-    entry.write_text("a file")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [damage_text, damage_bit, damage_short, damage_meta, damage_missing, damage_offsets, damage_to_file],
-    ids=lambda damage: damage.__name__,
-)
-def test_a_damaged_entry_is_made_again(plain_model, write, cache, damage):
-    data = write(TEXTS)
-    good = tokenise(data, plain_model, seq_len=8, loss_on="all")
-    expected = [good.sample(i)[0].tolist() for i in range(len(good))]
-    damage(good.path)
-    again = tokenise(data, plain_model, seq_len=8, loss_on="all")
-    assert [again.sample(i)[0].tolist() for i in range(len(again))] == expected
-    assert len(entries(cache)) == 1 and not leftovers(cache)
-
-
-def test_a_cache_that_cannot_be_written_is_a_plain_sentence(plain_model, write, tmp_path, monkeypatch):
-    (tmp_path / "a-file").write_text("")
-    monkeypatch.setenv("MESP_CACHE_DIR", str(tmp_path / "a-file"))
-    with pytest.raises(MespError, match=r"token cache .* cannot be written.*MESP_CACHE_DIR"):
-        tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all")
-
-
-def test_old_entries_and_abandoned_folders_go(plain_model, write, cache):
-    store = cache / "tokens"
-    for age in range(MAX_ENTRIES + 3):
-        folder = store / f"{age:032x}"
-        folder.mkdir(parents=True)
-        os.utime(folder, (time.time() - 1000 - age,) * 2)
-    old = 3 * 24 * 3600
-    for name, age in ((".new-dead", old), (".new-alive", 60), (".git", old), ("somebody else's", old)):
-        (store / name).mkdir()
-        os.utime(store / name, (time.time() - age,) * 2)
-    made = tokenise(write(TEXTS), plain_model, seq_len=8, loss_on="all")
-    kept = {path.name for path in entries(cache)}
-    assert kept == {made.path.name} | {f"{age:032x}" for age in range(MAX_ENTRIES - 1)} | {"somebody else's"}
-    assert [path.name for path in leftovers(cache)] == [".git", ".new-alive"]
-
-
-def test_what_was_just_made_or_used_is_kept(plain_model, write, cache):
-    """Even among entries that seem newer, as a clock that was set back leaves them."""
-    data = write(TEXTS)
-    entry = tokenise(data, plain_model, seq_len=8, loss_on="all").path
-    os.utime(entry, (1, 1))
-    tokenise(data, plain_model, seq_len=8, loss_on="all")
-    assert time.time() - entry.stat().st_mtime < 600
-    for number in range(MAX_ENTRIES):
-        folder = cache / "tokens" / f"{number:032x}"
-        folder.mkdir()
-        os.utime(folder, (time.time() + 1000,) * 2)
-    made = tokenise(data, plain_model, seq_len=9, loss_on="all").path
-    assert made in entries(cache) and len(entries(cache)) == MAX_ENTRIES
-
-
-def test_two_processes_may_make_the_same_entry(plain_model, write, cache, monkeypatch):
-    """Both children run to their end before either renames, which is the worst that can happen."""
-    data = write(TEXTS)
-    both_ready = threading.Barrier(2, timeout=60)
-    ask = module.ask
-
-    def ask_and_wait(*args, **options):
-        reply = ask(*args, **options)
-        both_ready.wait()
-        return reply
-
-    monkeypatch.setattr(module, "ask", ask_and_wait)
-    results = []
-    threads = [
-        threading.Thread(target=lambda: results.append(tokenise(data, plain_model, seq_len=8, loss_on="all")))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    first, second = results
-    assert first.path == second.path == entries(cache)[0]
-    assert first.ids.tolist() == second.ids.tolist()
-    assert not leftovers(cache)
-
-
-def test_separate_processes_at_once(plain_model, write, cache):
-    data = write(TEXTS)
-    script = (
-        "import sys; from mesp_core.data.tokenise import tokenise\n"
-        "print(len(tokenise(sys.argv[1], sys.argv[2], seq_len=8, loss_on='all')))"
-    )
-    children = [
-        subprocess.Popen([sys.executable, "-c", script, str(data), str(plain_model)], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    outputs = [child.communicate(timeout=60)[0] for child in children]
-    assert [child.returncode for child in children] == [0, 0]
-    assert outputs[0] == outputs[1] and int(outputs[0]) > 0
-    assert len(entries(cache)) == 1 and not leftovers(cache)
 
 
 def test_the_caller_loads_neither_tokenizers_nor_jinja():
