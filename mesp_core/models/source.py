@@ -161,7 +161,8 @@ def _in_hub_cache(repo_id: str) -> Path | None:
     except LocalEntryNotFoundError:
         return None
     # An interrupted download leaves a snapshot without some files; without a tokenizer it is worth asking again.
-    return cached if not _lacks(cached) and (cached / "tokenizer.json").exists() else None
+    has_tokenizer = any((cached / name).exists() for name in ("tokenizer.json", "tokenizer.model"))
+    return cached if has_tokenizer and not _lacks(cached) else None
 
 
 def _from_hub(repo_id: str, on_progress: OnProgress) -> Path:
