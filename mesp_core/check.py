@@ -1,9 +1,10 @@
-"""Are the gradients right? Every method's loss and gradients on one batch, held against autodiff in float32.
+"""Are the gradients right? Every method's loss and gradients on one batch, held against autodiff of mlx-lm's own model.
 
-The judge is mlx-lm's model under `value_and_grad`, its frozen matrices dequantised: the same numbers, multiplied by a
-float32 GEMM. With `quantized_matmul` on the CPU the judge itself is further from the float64 gradient than what it
-judges (measured on qwen2.5-0.5b geometry, 32 tokens: 1.0e-5 against 2.2e-6). Where the float copy does not fit into the
-machine's free memory, the judge keeps the quantised product, and the result says so.
+The judge is mlx-lm's model under `value_and_grad`, its frozen matrices dequantised in float32: the same numbers. On the CPU
+it then computes in float64. In float32 the judge's own rounding would count as the method's: on SmolLM2 in 3 bits it is
+1.5e-5 from the float64 gradient, further than what it judges. Where a float64 copy does not fit into the machine's free
+memory, and on a GPU, it is float32; where that does not fit either, the judge keeps the quantised product, which on the CPU
+is further off still (qwen2.5-0.5b geometry, 32 tokens: 1.0e-5 against 2.2e-6). The result says which.
 
 The parent side (`run_check`) loads no MLX; `python -m mesp_core.check` is the child that computes, with BLAS preloaded.
 """
@@ -109,11 +110,15 @@ def _compute(request: dict) -> Iterator[CheckResult]:
         return loss.item() / batch.tokens, flat
 
     # The copy, its source, and as much again for the activations.
-    fits = checkpoint.parameters * 4 * 2 < machine_memory()[1]
-    judge_loss, judge = gradients_of(Autodiff(checkpoint.folder, adapters, config.scale, mx.float32, dequantize=fits))
+    fits, exact = (checkpoint.parameters * size * 2 < machine_memory()[1] for size in (4, 8))
+    exact = exact and mx.default_device().type == mx.DeviceType.cpu
+    within = mx.float64 if exact else None
+    judge_loss, judge = gradients_of(
+        Autodiff(checkpoint.folder, adapters, config.scale, mx.float32, dequantize=fits, within=within)
+    )
     if not math.isfinite(judge_loss) and (found := first_non_finite(checkpoint)):
         raise CheckpointError(found)
-    judge_name = "mlx-lm, float32, " + ("dequantised" if fits else "quantized_matmul")
+    judge_name = f"mlx-lm, {'float64' if exact else 'float32'}, " + ("dequantised" if fits else "quantized_matmul")
     dtype = str(activation_dtype(config, checkpoint)).removeprefix("mlx.core.")
     bounds = BOUNDS[dtype]
     for name in request["methods"]:

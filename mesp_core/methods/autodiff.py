@@ -20,7 +20,7 @@ class Autodiff(Method):
 
     `checkpointing` switches mlx-lm's gradient checkpointing on. It patches the block's class, so `close` undoes it.
     `dequantize` turns the frozen matrices into `dtype` first: the same numbers, several times the memory, and products
-    whose rounding is a float32 GEMM's (see check.py).
+    whose rounding is a float32 GEMM's (see check.py). `within`: the dtype to compute with these numbers in, if another.
     """
 
     def __init__(
@@ -31,11 +31,14 @@ class Autodiff(Method):
         dtype: mx.Dtype,
         checkpointing: bool = False,
         dequantize: bool = False,
+        within: mx.Dtype | None = None,
     ) -> None:
         self.model, _ = load_model(folder, lazy=True, trust_remote_code=False)
         self.model.set_dtype(dtype)
         if dequantize:
             self.model = dequantize_model(self.model)
+        if within is not None:
+            self.model.set_dtype(within)
         self.model.freeze()
         keys = sorted({path.split(".", 3)[3] for path in adapters})
         rank = next(iter(adapters.values()))["lora_a"].shape[1]
@@ -78,7 +81,8 @@ class Autodiff(Method):
         logits, targets = self.model(inputs), mx.maximum(labels, 0)
         picked = mx.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
         losses = _logsumexp(logits) - picked
-        return weight * (losses * (labels >= 0)).astype(mx.float32).sum()
+        losses = losses * (labels >= 0)
+        return weight * losses.astype(mx.float64 if losses.dtype == mx.float64 else mx.float32).sum()
 
 
 def _logsumexp(logits: mx.array) -> mx.array:

@@ -12,15 +12,16 @@ import mlx.core as mx
 
 def exp(x: mx.array) -> mx.array:
     """x, of any shape -> eˣ in x's dtype: 0 at −∞, ∞ where it overflows."""
-    return _power(x, 1.0).astype(x.dtype) if _on_cpu() else mx.exp(x)
+    return _power(x, 1.0).astype(x.dtype) if on_cpu() else mx.exp(x)
 
 
 def sigmoid(x: mx.array) -> mx.array:
     """x, of any shape -> σ(x) in x's dtype: 0 and 1 far from zero, never ∞ or NaN."""
-    return _sigmoid(x) if _on_cpu() else mx.sigmoid(x)
+    return _sigmoid(x) if on_cpu() else mx.sigmoid(x)
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
+    """Whether MLX computes on the CPU here."""
     return mx.default_device().type == mx.DeviceType.cpu
 
 

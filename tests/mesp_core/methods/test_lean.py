@@ -71,7 +71,7 @@ class TestOptions:
         assert_same(found, judged(model, odd), loss_bound=2e-6)
 
     @pytest.mark.parametrize("lengths", [(1,), (3,), (33,), (5, 1), (1, 13, 8)], ids=str)
-    def test_short_and_odd_lengths(self, lengths, model_of, make_batch, judged, built, assert_same):
+    def test_short_and_odd_lengths(self, lengths, model_of, make_batch, judged, built, assert_same, assert_close):
         model, batch = model_of("llama"), make_batch(*lengths, holes=False)
         expected = judged(model, batch)
         found = built(model, "lean").loss_and_gradients(model.adapters, batch, 1 / batch.tokens)
@@ -81,7 +81,10 @@ class TestOptions:
         assert found[0].item() == pytest.approx(expected[0].item(), rel=2e-6)
         for path, pair in expected[1].items():  # a token that sees itself alone: nothing depends on q and k
             for part, gradient in pair.items():
-                assert mx.abs(found[1][path][part] - gradient).max().item() <= 1e-6, path
+                if path.endswith(("q_proj", "k_proj")):
+                    assert mx.abs(found[1][path][part] - gradient).max().item() <= 1e-6, path
+                else:
+                    assert_close(found[1][path][part], gradient, name=path)
 
     def test_lengths_left_out_change_nothing(self, model_of, odd, built, assert_same):
         """Padding is then computed like everything else; the causal mask hides it."""

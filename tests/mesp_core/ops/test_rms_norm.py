@@ -1,6 +1,7 @@
 """RMSNorm against MLX's autodiff of the plain formula."""
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -64,3 +65,22 @@ def test_the_gradient_is_blind_to_the_length_of_x(rows, width, noise, plain, ass
     # With two columns ∂x can nearly vanish, and rounding is then all that is left of it.
     assert width < 4 or mx.abs(cosine).max().item() < 1e-4
     assert_close(rms_norm.backward(g, x, w, 1e-5), reference(plain, g, x, w, 1e-5)[1], 1e-5 if width >= 4 else 1e-3)
+
+
+def test_a_row_with_a_few_large_numbers():
+    """As trained models have them: in one float32 sum of squares the rest of the row would be lost beside them."""
+    rng, width, eps = np.random.default_rng(0), 576, 1e-5
+    x, g, w = (rng.normal(size=shape).astype(np.float32) for shape in ((96, width), (96, width), (width,)))
+    x[:, 7] *= 300
+    x64, gw = x.astype(np.float64), g.astype(np.float64) * w
+    rho = 1 / np.sqrt((x64**2).mean(-1, keepdims=True) + eps)
+    y, dx = x64 * rho * w, rho * gw - x64 * rho**3 * (gw * x64).mean(-1, keepdims=True)
+    arrays = [mx.array(a) for a in (g, x, w)]
+    for found, exact in ((rms_norm.forward(*arrays[1:], eps), y), (rms_norm.backward(*arrays, eps), dx)):
+        assert np.linalg.norm(np.array(found) - exact) <= 1.5e-7 * np.linalg.norm(exact)
+
+
+def test_autodiff_goes_through_the_backward(noise):
+    x, g, w = noise(3, 16), noise(3, 16, seed=1), noise(16, seed=2)
+    _, (dx,) = mx.vjp(lambda x: rms_norm.forward(x, w, 1e-6), [x], [g])
+    assert mx.allclose(dx, rms_norm.backward(g, x, w, 1e-6), rtol=1e-5, atol=1e-6)
