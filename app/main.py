@@ -63,8 +63,13 @@ def _parser() -> argparse.ArgumentParser:
 def _hear_signals(window: MainWindow) -> None:
     """A Ctrl-C in the terminal or a polite kill stops the run after its step, saves, and closes; a second one ends it."""
     requests = StopRequests(window.close_after_run, window.controller.kill)
+
+    def hear(number: int, frame: object) -> None:
+        # In Qt's loop: a window that is closed before that runs is shown, and stays.
+        QTimer.singleShot(0, lambda: requests(signal.Signals(number)))
+
     for number in heeded():
-        signal.signal(number, lambda number, frame: requests(signal.Signals(number)))
+        signal.signal(number, hear)
     # Qt's loop runs in C++, where Python cannot handle a signal.
     turn = QTimer(window, interval=PYTHON_TURN_MS)
     turn.timeout.connect(lambda: None)

@@ -4,9 +4,11 @@ Written once to the cache folder, a row block at a time, 4-bit with group size 6
 Loads no MLX: affine-quantised random weights are random codes with chosen scales, so there is nothing to quantise.
 """
 
+import glob
 import json
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,6 +26,7 @@ from mesp_core.safetensors import ITEM_SIZES
 BITS, GROUP_SIZE = 4, 64
 FORMAT_VERSION = 2
 ROWS_AT_ONCE = 4096
+ABANDONED_S = 3600  # nobody has written to it for so long: a model takes seconds
 OnProgress = Callable[[str, float], None]
 
 _QWEN2 = {
@@ -73,6 +76,7 @@ def ensure(name: str, on_progress: OnProgress | None = None) -> Path:
     """
     folder = _folder(name)
     if find(name) is None:
+        _remove_abandoned(folder)
         write_checkpoint(folder, GEOMETRIES[name], on_progress or (lambda message, fraction: None))
     return folder
 
@@ -105,6 +109,15 @@ def write_checkpoint(
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what processes that were killed have left of `folder` in the cache: it may be gigabytes."""
+    for left in folder.parent.glob(f".{glob.escape(folder.name)}-????????"):
+        with suppress(OSError):
+            newest = max(path.stat().st_mtime for path in (left, *left.iterdir()))
+            if newest < time.time() - ABANDONED_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _write(folder: Path, geometry: dict[str, Any], on_progress: OnProgress) -> None:

@@ -2,7 +2,8 @@
 
     python probe_window.py STARTED      (time.time() just before this process was started)
 
-Prints one JSON object: cold_start_s, longest_stall_ms, busiest_ms, stalls_over_50_ms, mlx_loaded, problem, methods.
+Prints one JSON object: cold_start_s, cold_start_cpu_s, longest_stall_ms, busiest_ms, stalls_over_50_ms, ticks,
+mlx_loaded, problem, methods.
 """
 
 import json
@@ -59,7 +60,7 @@ def main():
     probe = StallProbe()
 
     def usable():
-        report["cold_start_s"] = time.time() - started
+        report["cold_start_s"], report["cold_start_cpu_s"] = time.time() - started, time.process_time()
         window().panel.prepared.connect(lambda prepared: QTimer.singleShot(500, run))
 
     def run():

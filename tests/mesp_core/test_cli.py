@@ -225,3 +225,25 @@ class TestAtTheEdges:
         assert said.out == "" and len(said.err.splitlines()) == 1 and "--debug" in said.err
         assert cli.main(["train", "--debug"]) == 1
         assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--method", ""],
+        ["train", "--budget", ""],
+        ["train", "--method", "", "--budget", "200MB"],
+        ["compare", "--methods", ""],
+        ["check", "--methods", ""],
+        ["plan", "--methods", ""],
+        ["plan", "--budget", ""],
+        ["plan", "--methods", "", "--budget", "200MB"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_given_but_empty_is_refused_and_not_taken_for_the_default(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("mesp: ") and err.count("\n") == 1 and "unexpected" not in err
+    assert list(tmp_path.iterdir()) == []

@@ -67,7 +67,10 @@ def finished(tmp_path_factory, small_config):
     prepared = prepare(config)
     adapter = tmp_path_factory.mktemp("finished") / "mesp" / "adapter"
     session = Session(Job(config, prepared.source.path, prepared.tokens.path, adapter))
-    return session, follow(session)
+    start = time.monotonic()
+    heard = follow(session)
+    session.took_s = time.monotonic() - start
+    return session, heard
 
 
 class TestAFinishedRun:
@@ -121,19 +124,27 @@ class TestAFinishedRun:
         # What the allocator handed out must show up in what the system says the process holds.
         assert peak - loaded.baseline_mb >= 0.8 * max(step.allocator_peak_mb for step in steps)
 
-    def test_memory_is_reported_between(self, finished):
-        session, heard = finished
-        memory = [event for event in heard if isinstance(event, events.Memory)]
-        assert len(memory) >= 3
+    def test_memory_is_reported_between(self, make_job):
+        """For as long as it runs: how often in so many steps depends on the machine."""
+        session, heard, memory = Session(make_job(steps=ENDLESS)), [], []
+        for event in session.run():
+            heard.append(event)
+            if isinstance(event, events.Memory):
+                memory.append(event)
+                if steps_of(heard) and len(memory) == 5:
+                    session.stop()
+            elif isinstance(event, events.Step) and len(memory) >= 5:
+                session.stop()
+        assert session.outcome.kind == "stopped" and len(memory) >= 5
         assert all(a.t_s < b.t_s for a, b in pairwise(memory))
         assert 0 < max(event.footprint_mb for event in memory) <= session.outcome.footprint_peak_mb + 0.001
 
     def test_steps_and_memory_are_on_one_clock(self, finished):
-        _, heard = finished
+        session, heard = finished
         times = [step.t_s for step in steps_of(heard)]
-        assert all(before < after for before, after in pairwise(times))
-        last = max(event.t_s for event in heard if isinstance(event, events.Memory))
-        assert times[0] > 0 and times[-1] <= last + 0.5
+        assert all(before <= after for before, after in pairwise(times))  # two that were read at once have one time
+        first, *_ = (event.t_s for event in heard if isinstance(event, events.Memory))
+        assert 0 <= first < times[0] and times[-1] <= session.took_s
 
     def test_the_outcome_and_the_adapter(self, finished):
         session, heard = finished

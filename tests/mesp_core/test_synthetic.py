@@ -1,6 +1,8 @@
 """Random checkpoints: exact geometries, repeatable bytes, numbers of the right size, nothing half-written."""
 
 import json
+import os
+import time
 
 import numpy as np
 import pytest
@@ -233,3 +235,17 @@ class TestEnsure:
         synthetic.write_checkpoint(tmp_path / "model", SMALL["qwen2"])
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
         assert open_checkpoint(tmp_path / "model").architecture.hidden_size == 128
+
+
+def test_what_a_killed_process_left_goes_and_what_another_is_writing_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("MESP_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(synthetic.GEOMETRIES, "small", SMALL["qwen2"])
+    store, old = tmp_path / "synthetic", time.time() - 2 * synthetic.ABANDONED_S
+    name = synthetic._folder("small").name
+    for left, age in ((f".{name}-abandone", old), (f".{name}-inthewri", time.time()), (f".{name}-notes", old)):
+        (store / left).mkdir(parents=True)
+        (store / left / "model.safetensors").write_text("half")
+        os.utime(store / left / "model.safetensors", (age, age))
+        os.utime(store / left, (old, old))
+    synthetic.ensure("small")
+    assert sorted(path.name for path in store.iterdir()) == [f".{name}-inthewri", f".{name}-notes", name]
