@@ -39,6 +39,8 @@ class Autodiff(Method):
             self.model = dequantize_model(self.model)
         if within is not None:
             self.model.set_dtype(within)
+            norms = {name: module for name, module in self.model.named_modules() if isinstance(module, nn.RMSNorm)}
+            self.model.update_modules(tree_unflatten([(name, _Norm(norm)) for name, norm in norms.items()]))
         self.model.freeze()
         keys = sorted({path.split(".", 3)[3] for path in adapters})
         rank = next(iter(adapters.values()))["lora_a"].shape[1]
@@ -83,6 +85,18 @@ class Autodiff(Method):
         losses = _logsumexp(logits) - picked
         losses = losses * (labels >= 0)
         return weight * losses.astype(mx.float64 if losses.dtype == mx.float64 else mx.float32).sum()
+
+
+class _Norm(nn.Module):
+    """nn.RMSNorm in its input's dtype: MLX's own computes in float32, whatever it is given."""
+
+    def __init__(self, norm: nn.RMSNorm) -> None:
+        super().__init__()
+        self.weight, self.eps = norm.weight, norm.eps
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """x (… × C) -> n (… × C)."""
+        return x * mx.rsqrt((x * x).mean(axis=-1, keepdims=True) + self.eps) * self.weight
 
 
 def _logsumexp(logits: mx.array) -> mx.array:

@@ -1,5 +1,6 @@
 """The planner against MLX's own count, and what it says of more."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -50,6 +51,7 @@ def config_of(**changes):
 def measured_peak(config, checkpoint):
     """The allocator's peak in a real step, in bytes, over what was held before. Adam's state exists from the second one."""
     steps = 1 if config.optimizer == "sgd" else 2
+    gc.collect()  # what tests before have left must not go while this one measures
     mx.synchronize()
     before = mx.get_active_memory()
     adapters = initial_adapters(checkpoint.architecture, config)
