@@ -183,7 +183,7 @@ class TestNobodyReads:
 
 
 class TestCtrlCAtOnce:
-    @pytest.mark.parametrize("delay_s", [0.02, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5])
+    @pytest.mark.parametrize("delay_s", [0.02, 0.05, 0.08, 0.15, 0.3, 0.5])
     def test_no_traceback(self, started, tmp_path, delay_s):
         """Wherever it comes: among the imports, while the data are read, as the worker starts."""
         process = started("train", *SMALL, "--steps", "2", "--out", "out", start_new_session=True)
@@ -192,7 +192,7 @@ class TestCtrlCAtOnce:
         out, err = process.communicate(timeout=PATIENCE_S)
         # What the interpreter prints before our first lines are done is its own; they are those of two files.
         ours = set(re.findall(r"mesp_core/(\w+)\.py", err))
-        assert ours <= {"__init__", "__main__"} and "in main" not in err, err
+        assert ours <= {"__init__", "__main__"} and not re.search(r"mesp_core/__main__\.py.*, in main", err), err
         if process.returncode not in (0, 1):
             assert process.returncode == -signal.SIGINT and out == ""
         if process.returncode != 0:
