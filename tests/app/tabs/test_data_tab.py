@@ -250,7 +250,7 @@ def test_samples_come_back_after_an_error(full, load, prepared, qtbot):
 
 
 def test_a_sample_of_8192_tokens_shows_without_a_stall(tab, load, prepared, qtbot):
-    """20 ms is a stall; the bound leaves room for busy machines."""
+    """20 ms is a stall; what is measured is this process's own time, as machines may be busy."""
     runs = [Piece("word " * 64, bool(number % 2)) for number in range(128)]
     learnt = tuple(bool(number // 64 % 2) for number in range(8192))
     load.first_sample = {"ids": tuple(range(100_000, 108_192)), "learnt": learnt, "pieces": tuple(runs)}
