@@ -77,7 +77,7 @@ def last_block() -> Iterator[None]:
 
 
 class StopRequests:
-    """Turns signals into a polite stop and, when one is repeated, into an end at once.
+    """Turns the first signal into a polite stop, and one of its kind again, or a Ctrl-C after any, into an end at once.
 
     SIGHUP counts once: closing a terminal's window sends it twice, from the system and from the shell.
     """
@@ -88,10 +88,10 @@ class StopRequests:
 
     def __call__(self, number: signal.Signals) -> None:
         """A signal came."""
-        repeated = number in self._heard and number != signal.SIGHUP
         first = not self._heard
+        again = number in self._heard and number != signal.SIGHUP
         self._heard.add(number)
-        if repeated:
-            self._kill()
-        elif first:
+        if first:
             self._stop()
+        elif again or number == signal.SIGINT:
+            self._kill()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mesp_core.adapter import save_adapter
+from mesp_core.adapter_folder import OURS
 from mesp_core.cache import cache_dir
 from mesp_core.config import RunConfig
 from mesp_core.errors import MespError
@@ -53,8 +54,7 @@ class AdapterSaver:
             raise MespError(
                 f"{self.folder}: the adapter cannot be written ({getattr(error, 'strerror', None) or error})."
             ) from error
-        if self.folder.exists() and not self.folder.is_dir():
-            raise MespError(f"{self.folder}: the adapter cannot be written (there is a file of that name).")
+        self._refuse_another()
         if free < needed:
             raise MespError(
                 f"{place}: the adapter will need {needed / MB:,.1f} MB and {free / MB:,.1f} MB are free. "
@@ -99,7 +99,16 @@ class AdapterSaver:
         except MespError as error:
             self._log("warning", str(error))
 
+    def _refuse_another(self) -> None:
+        """Raises MespError if what is in the adapter's place is not of this run."""
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
+            raise MespError(f"{self.folder}: the adapter cannot be written (there is a file of that name).")
+        if not self.saved and (there := [name for name in OURS if os.path.lexists(self.folder / name)]):
+            raise MespError(f"{self.folder}: the adapter cannot be written (there is another one's {there[0]}).")
+
     def _write(self, folder: Path, step: int) -> None:
+        if folder == self.folder:
+            self._refuse_another()
         save_adapter(folder, self._adapters, self._config, self._num_layers, step)
         self.saved = step
         self._on_saved(step, folder)

@@ -90,7 +90,7 @@ def test_outside_of_the_main_thread_nothing_is_changed():
         (["SIGINT", "SIGINT"], "stop kill"),
         (["SIGTERM", "SIGTERM"], "stop kill"),
         (["SIGINT", "SIGHUP"], "stop"),
-        (["SIGHUP", "SIGINT", "SIGINT"], "stop kill"),
+        (["SIGHUP", "SIGINT"], "stop kill"),
         (["SIGINT", "SIGTERM"], "stop"),
     ],
 )

@@ -149,17 +149,17 @@ def test_only_data_files_are_asked_for(tmp_path, hub):
         "model.safetensors.index.json",
         "tokenizer.json",
         "chat_template.jinja",
+        "tokenizer.model",
         "modeling_qwen.py",
         "pytorch_model.bin",
         "model.pt",
-        "tokenizer.model",
         "sub/config.json",
         "onnx/model.safetensors",
     ]
     assert [call.local for call in hub.calls] == [True, False]
     for call in hub.calls:
         patterns = {"allow_patterns": call.allow_patterns, "ignore_patterns": call.ignore_patterns}
-        assert list(huggingface_hub.utils.filter_repo_objects(files, **patterns)) == files[:5]
+        assert list(huggingface_hub.utils.filter_repo_objects(files, **patterns)) == files[:6]
 
 
 @pytest.mark.parametrize("names", [["config.json"], ["model.safetensors"], ["config.json", "model.safetensors"], []])
