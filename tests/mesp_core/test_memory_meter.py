@@ -30,7 +30,7 @@ def readings(monkeypatch):
     return FakeReadings(monkeypatch)
 
 
-def wait_until(condition, seconds=5.0):
+def wait_until(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"

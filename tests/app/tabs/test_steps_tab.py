@@ -210,10 +210,10 @@ def test_100_000_steps_do_not_stall_the_window(tab, qtbot):
     QGuiApplication.processEvents()
 
     def seconds(work):
-        start = time.perf_counter()
+        start = time.process_time()
         work()
         QGuiApplication.processEvents()
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     assert min(seconds(lambda: tab.model.extend([step(n) for n in range(20)])) for _ in range(3)) < 3 * 0.020
     loss = KEYS.index("loss")

@@ -172,7 +172,7 @@ def test_reading_a_large_file_tells_how_far_it_is_and_can_be_cancelled(plain_mod
     messages, fractions, times = zip(*told, strict=True)
     assert set(messages) == {"Reading large.jsonl"}
     assert 0 < fractions[0] < fractions[1] < fractions[2] < 1
-    assert all(0.1 <= b - a < 2 for a, b in pairwise(times))
+    assert all(0.1 <= b - a < 30 for a, b in pairwise(times))
 
 
 def test_cancelling_ends_the_child_and_leaves_nothing(plain_model, write, cache, slow_child):
