@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,11 @@ import pytest
 os.environ.setdefault("MLX_BFS_MAX_WIDTH", "1")
 # No window flickers over the screen of whoever runs the tests.
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+# Whoever runs the tests in the background may have signals ignored, which children inherit, and mesp then respects.
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 ROOT = Path(__file__).resolve().parent.parent
 
