@@ -26,7 +26,7 @@ from mesp_core.data.template_choice import chosen_template
 from mesp_core.data.token_set import TokenSet
 from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
 
-FORMAT_VERSION = 2  # raise it when the same files would give other ids, or another layout
+FORMAT_VERSION = 3  # raise it when the same files would give other ids, or another layout
 LOSS_ON = ("all", "completion")
 MAX_ENTRIES = 32
 KEY = re.compile("[0-9a-f]{32}")  # the name of an entry

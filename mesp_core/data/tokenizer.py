@@ -33,12 +33,14 @@ PROBES = (
 class Description:
     """All that mlx-lm's tokenizer consists of.
 
-    `tokenizer` is a tokenizer.json's text; `special_tokens` what templates get (bos_token, eos_token, ...); `templates` the
-    chat templates by name, the usual one being "default"; `template_options` what mlx-lm passes to each of them; `end` the
-    id that ends a text.
+    `tokenizer` is a tokenizer.json's text, which cannot say `split_special_tokens`: whether special tokens that stand in a
+    text are split like other text. `special_tokens` is what templates get (bos_token, eos_token, ...); `templates`
+    the chat templates by name, the usual one being "default"; `template_options` what mlx-lm passes to each of them; `end`
+    the id that ends a text.
     """
 
     tokenizer: str
+    split_special_tokens: bool
     special_tokens: dict[str, str]
     templates: dict[str, str]
     template_options: dict[str, Any]
@@ -51,6 +53,7 @@ class Description:
         tokenizer = Tokenizer.from_str(json.dumps(definition))
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        tokenizer.encode_special_tokens = self.split_special_tokens
         return tokenizer
 
 
@@ -98,13 +101,14 @@ def _as_mlx_lm_has_it(model_dir: Path) -> Description:
         raise CheckpointError(f"{refused}writes chats by code of its own, which is not supported here.")
     description = Description(
         tokenizer=backend.to_str(),
+        split_special_tokens=inner.split_special_tokens,
         special_tokens=dict(inner.special_tokens_map),
         templates=_templates(inner.chat_template),
         template_options={loaded._thinking_kwarg: loaded.has_thinking},
         end=_end_of_text(model_dir, inner.eos_token_id),
     )
     ours = description.load()
-    for text in PROBES:
+    for text in (*PROBES, " and ".join(inner.added_tokens_encoder)):
         for special in (True, False):
             if ours.encode(text, add_special_tokens=special).ids != inner.encode(text, add_special_tokens=special):
                 raise CheckpointError(f"{refused}gives other ids than its description, so it is not supported here.")

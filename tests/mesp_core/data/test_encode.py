@@ -121,6 +121,14 @@ def test_tokens_are_taken_as_they_are(plain_model, encode):
     assert list(sample.ids) == [7, 300, 7]
 
 
+def test_special_tokens_in_a_text_are_split_where_the_model_asks_for_it(make_model, encode):
+    """tokenizer.json cannot say it, so a description must."""
+    (one,) = encode(make_model(), [{"text": "<|im_start|>"}])
+    assert list(one.ids) == [1, END]
+    (split,) = encode(make_model(split_special_tokens=True, name="split"), [{"text": "<|im_start|>"}])
+    assert len(split.ids) > 4 and 1 not in split.ids
+
+
 # Chat
 
 
