@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from mesp_core import errors
@@ -83,8 +84,9 @@ def _talk(child: subprocess.Popen, request: str, on_wait: Callable[[], None]) ->
     try:
         child.stdin.write(request + "\n")
         child.stdin.flush()
-    except OSError:
-        pass  # it died; what it said last tells why
+    except OSError:  # it died; what it said last tells why
+        with suppress(OSError):
+            child.stdin.close()  # once here, as closing tries to send what was not sent, and fails
     on_wait()
     for reader in readers:
         while reader.is_alive():

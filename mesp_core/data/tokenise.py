@@ -50,6 +50,7 @@ MODEL_FILES = (
     "config.json",
     "generation_config.json",
 )
+MORE_TEMPLATES = "additional_chat_templates"  # a folder of *.jinja
 # ... and what reads them.
 PACKAGES = ("tokenizers", "transformers", "mlx-lm")
 
@@ -152,7 +153,8 @@ def _description(models: dict[str, str | None]) -> Path:
 
 def _model_parts(model_dir: Path, on_progress: OnProgress | None) -> dict[str, str | None]:
     """The hashes of the model's files that the ids depend on; None for those it has not."""
-    paths = {name: model_dir / name for name in MODEL_FILES}
+    templates = sorted(f"{MORE_TEMPLATES}/{path.name}" for path in (model_dir / MORE_TEMPLATES).glob("*.jinja"))
+    paths = {name: model_dir / name for name in (*MODEL_FILES, *templates)}
     return {
         name: _hash_of(path, _unreadable_model_file, on_progress) if path.is_file() else None for name, path in paths.items()
     }

@@ -55,9 +55,11 @@ def test_the_key_holds_all_that_the_ids_depend_on(chat_model, chat, write, cache
         ("config.json", '{"eos_token_id": 0}'),
         ("tokenizer_config.json", "{}"),
         ("special_tokens_map.json", "{}"),
+        ("additional_chat_templates/tool_use.jinja", "x"),
     ):
-        model = shutil.copytree(chat_model, chat_model.with_name(f"with-{name}"))
+        model = shutil.copytree(chat_model, chat_model.with_name(f"with-{name.replace('/', '-')}"))
         tokenise(data, model, **options)
+        (model / name).parent.mkdir(exist_ok=True)
         (model / name).write_text(content)
         with pytest.raises(AssertionError, match="a child was started"):
             tokenise(data, model, **options)
