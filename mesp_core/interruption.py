@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_came_early: list[signal.Signals] = []  # came in a block of `unheard`, before one of `on_signals` in it
 
 
 def heeded() -> list[signal.Signals]:
@@ -18,6 +19,7 @@ def heeded() -> list[signal.Signals]:
 def on_signals(act: Callable[[signal.Signals], None], also: Sequence[signal.Signals] = ()) -> Iterator[None]:
     """Call `act` when a heeded signal comes, or one of `also`, for the time of the block.
 
+    Also when it came just before, in an `unheard` block around this one: no request to end is lost between the two.
     Does nothing outside of the main thread, where Python hears no signals.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -29,6 +31,10 @@ def on_signals(act: Callable[[signal.Signals], None], also: Sequence[signal.Sign
 
     before = {number: signal.signal(number, handle) for number in [*heeded(), *also]}
     try:
+        early = list(_came_early)
+        _came_early.clear()
+        for number in early:
+            act(number)
         yield
     finally:
         for number, handler in before.items():
@@ -56,8 +62,11 @@ def interruptible() -> Iterator[None]:
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
     """Let heeded signals do nothing for the time of the block, except where `on_signals` in it gives them a meaning."""
-    with on_signals(lambda number: None):
-        yield
+    with on_signals(_came_early.append):
+        try:
+            yield
+        finally:
+            _came_early.clear()
 
 
 @contextlib.contextmanager
@@ -69,7 +78,7 @@ def last_block() -> Iterator[None]:
     numbers = heeded()
     try:
         for number in numbers:
-            signal.signal(number, lambda number, frame: None)
+            signal.signal(number, lambda number, frame: _came_early.append(signal.Signals(number)))
         yield
     finally:
         for number in numbers:

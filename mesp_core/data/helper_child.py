@@ -31,11 +31,7 @@ def ask(module: str, request: dict[str, Any], *, task: str, on_wait: Callable[[]
         MespError: what the child raised, with the same class and text; or how it died.
     """
     with start_module(module) as child:
-        try:
-            out, last_words = _talk(child, json.dumps(request), on_wait or (lambda: None))
-        except BaseException:
-            child.kill()
-            raise
+        out, last_words = _talk(child, json.dumps(request), on_wait or (lambda: None))
     try:
         reply = json.loads(out.splitlines()[-1])
         error, message = reply.get("error"), reply.get("message")
@@ -72,25 +68,35 @@ def _end_with_parent() -> None:
 
 
 def _talk(child: subprocess.Popen, request: str, on_wait: Callable[[], None]) -> tuple[str, str]:
-    """Send the request and wait; all the child wrote on stdout and stderr. Its stdin stays open for as long as we wait."""
+    """Send the request and wait; all the child wrote on stdout and stderr. Its stdin stays open for as long as we wait.
+
+    Where the wait is broken off, the child is ended, and nothing reads its streams any more.
+    """
     said = ["", ""]
 
     def read(number: int, stream: Any) -> None:
         said[number] = stream.read()
 
     readers = [threading.Thread(target=read, args=job, daemon=True) for job in enumerate((child.stdout, child.stderr))]
-    for reader in readers:
-        reader.start()
     try:
-        child.stdin.write(request + "\n")
-        child.stdin.flush()
-    except OSError:  # it died; what it said last tells why
-        with suppress(OSError):
-            child.stdin.close()  # once here, as closing tries to send what was not sent, and fails
-    on_wait()
-    for reader in readers:
-        while reader.is_alive():
-            reader.join(POLL_S)
-            on_wait()
+        for reader in readers:
+            reader.start()
+        try:
+            child.stdin.write(request + "\n")
+            child.stdin.flush()
+        except OSError:  # it died; what it said last tells why
+            with suppress(OSError):
+                child.stdin.close()  # once here, as closing tries to send what was not sent, and fails
+        on_wait()
+        for reader in readers:
+            while reader.is_alive():
+                reader.join(POLL_S)
+                on_wait()
+    except BaseException:
+        child.kill()
+        for reader in readers:
+            if reader.ident is not None:  # it was started
+                reader.join()
+        raise
     child.wait()
     return said[0], said[1]

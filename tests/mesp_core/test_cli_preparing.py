@@ -24,6 +24,17 @@ if "mesp_core.data.tokenise_child" in sys.orig_argv:
     json.loads = slow
 """
 
+# Random weights that take half a minute to be written.
+SLOW_WRITER = """
+import time
+import numpy
+at_once = numpy.random.default_rng
+def slow(seed=None):
+    time.sleep(0.05)
+    return at_once(seed)
+numpy.random.default_rng = slow
+"""
+
 
 @pytest.fixture
 def cache(tmp_path):
@@ -42,16 +53,21 @@ def assert_interrupted(process, tmp_path, cache):
     assert not (tmp_path / "a").exists() and temporary(cache) == []
 
 
+def slowed(tmp_path, cache, code):
+    """The environment of processes that run `code` when they begin."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "sitecustomize.py").write_text(code)
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return {"MESP_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join([str(tmp_path / "slow"), root])}
+
+
 class TestTokenising:
     @pytest.fixture
     def tokenising(self, started, tmp_path, cache):
         """A run whose rows are being tokenised: (its process, the child)."""
-        (tmp_path / "slow").mkdir()
         begun = tmp_path / "begun"
-        (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW_CHILD.replace("STARTED", repr(str(begun))))
+        environment = slowed(tmp_path, cache, SLOW_CHILD.replace("STARTED", repr(str(begun))))
         (tmp_path / "rows.jsonl").write_text(ROWS * 5000)
-        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        environment = {"MESP_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join([str(tmp_path / "slow"), root])}
         process = started(*TRAIN, "--data", "rows.jsonl", env=environment)
         assert wait_for(begun.exists), "the child did not begin"
         [child] = psutil.Process(process.pid).children(recursive=True)
@@ -82,7 +98,8 @@ class TestTokenising:
 
 class TestOtherWork:
     def test_a_signal_while_a_synthetic_model_is_written(self, started, tmp_path, cache):
-        process = started(*TRAIN, "--model", "synthetic:qwen2.5-0.5b", env={"MESP_CACHE_DIR": str(cache)})
+        environment = slowed(tmp_path, cache, SLOW_WRITER)
+        process = started(*TRAIN, "--model", "synthetic:qwen2.5-0.5b", env=environment)
         assert wait_for(lambda: list(cache.rglob("model.safetensors")))
         process.send_signal(signal.SIGTERM)
         assert_interrupted(process, tmp_path, cache)

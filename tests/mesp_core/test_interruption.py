@@ -62,11 +62,24 @@ def test_others_are_heard_where_they_are_named():
 def test_unheard_but_for_what_is_inside_of_it():
     heard = []
     with interruptible(), unheard():
-        signal.raise_signal(signal.SIGINT)
         with on_signals(heard.append):
             signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGTERM)
+    with on_signals(heard.append):
+        pass
     assert heard == [signal.SIGHUP]
+
+
+def test_a_request_that_comes_just_before_it_gets_its_meaning_is_not_lost():
+    heard = []
+    with interruptible(), unheard():
+        signal.raise_signal(signal.SIGTERM)
+        with on_signals(heard.append):
+            assert heard == [signal.SIGTERM]
+    with pytest.raises(KeyboardInterrupt, match="SIGHUP"), unheard():
+        signal.raise_signal(signal.SIGHUP)
+        with interruptible():
+            pytest.fail("it was not heard")
 
 
 def test_outside_of_the_main_thread_nothing_is_changed():
