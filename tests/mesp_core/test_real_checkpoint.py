@@ -32,7 +32,7 @@ def real_config(smollm2, wikitext2):
 @pytest.mark.parametrize("batch_size", [1, 2], ids=["one sample", "two, one of them padded"])
 def test_the_gradients_are_autodiffs(real_config, batch_size):
     config = real_config(batch_size=batch_size)
-    methods = METHODS if batch_size == 1 else ["mebp", "lean"]
+    methods = METHODS if batch_size == 1 else ["lean"]
     results = list(run_check(config, methods, prepare(config)))
     assert [result.method for result in results] == methods
     for result in results:
@@ -51,10 +51,10 @@ def compared(config, methods, out):
 
 
 def test_the_methods_losses_are_equal_at_every_step(real_config, tmp_path):
-    config = real_config(steps=3, optimizer="sgd", learning_rate=1e-4)
+    config = real_config(steps=2, optimizer="sgd", learning_rate=1e-4)
     losses = compared(config, METHODS, tmp_path / "out")
     assert list(losses) == METHODS
-    assert len(losses["mebp"]) == 3 and all(1 < loss < 10 for loss in losses["mebp"])
+    assert len(losses["mebp"]) == 2 and all(1 < loss < 10 for loss in losses["mebp"])
     for method in METHODS[1:]:
         assert losses[method] == pytest.approx(losses["mebp"], rel=1e-6, abs=0)
 
