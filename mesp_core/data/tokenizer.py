@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from mesp_core.errors import CheckpointError
 from mesp_core.json_file import LARGEST, read_object
+from mesp_core.open_files import limits_as_they_can_be
 from mesp_core.whole_file import write_whole
 
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
@@ -82,7 +83,8 @@ def _as_mlx_lm_has_it(model_dir: Path) -> Description:
     for name in READ_BY_TRANSFORMERS:  # says what is wrong with them better than transformers does
         if (model_dir / name).is_file():
             read_object(model_dir / name, LARGEST_TOKENIZER)
-    from mlx_lm.tokenizer_utils import load  # slow to import: imports transformers
+    with limits_as_they_can_be():
+        from mlx_lm.tokenizer_utils import load  # slow to import: imports transformers
 
     try:
         loaded = load(model_dir)

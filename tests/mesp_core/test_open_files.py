@@ -10,8 +10,12 @@ SMALL = ["--seq-len", "32", "--rank", "4"]
 
 @pytest.fixture
 def limited(command, tmp_path):
-    """limited(number, *arguments) -> the finished process, in which so many files may be open at once."""
+    """limited(number, *arguments) -> the finished process, in which so many files may be open at once.
+
+    Its cache is empty, so that it asks mlx-lm for the tokenizer.
+    """
     start, environment = command
+    environment = environment | {"MESP_CACHE_DIR": str(tmp_path / "cache")}
 
     def run(number, *arguments):
         shell = ["bash", "-c", f'ulimit -n {number}; exec "$@"', "bash", *start, *arguments]
