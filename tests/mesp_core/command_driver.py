@@ -5,6 +5,7 @@ import json
 import time
 
 import psutil
+from session_driver import step_of
 
 from mesp_core import events
 
@@ -56,4 +57,4 @@ def stored(out, method="mesp"):
 
 def saved_step(out, method="mesp"):
     """The step of a method's adapter, as the adapter itself says."""
-    return json.loads((out / method / "adapter" / "adapter_config.json").read_text())["mesp"]["step"]
+    return step_of(out / method / "adapter")

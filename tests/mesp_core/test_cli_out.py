@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 from command_driver import ENDLESS, PATIENCE_S, SMALL, gone, read_to_step, saved_step, stored, wait_for_adapter
+from session_driver import step_of
 
 from mesp_core.adapter import load_adapter
 
@@ -91,7 +92,7 @@ def test_a_file_put_beside_the_adapter_while_the_run_goes_stays(started, tmp_pat
 def saved_step_or(folder, otherwise=1):
     """The step of the adapter as it is at this moment, if it can be read."""
     with contextlib.suppress(OSError, ValueError):
-        return json.loads((folder / "adapter_config.json").read_text())["mesp"]["step"]
+        return step_of(folder)
     return otherwise
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import psutil
 import pytest
+from session_driver import ENDLESS, steps_of
 
 from mesp_core import events
 from mesp_core.comparison import Comparison
@@ -14,7 +15,6 @@ from mesp_core.out_folder import RESULTS_FILE, claim_out
 from mesp_core.prepare import prepare
 from mesp_core.results import Results
 
-ENDLESS = 100_000
 PAIR = ["mebp", "mesp"]
 
 
@@ -47,10 +47,6 @@ def follow(comparison, act):
         pids |= {session.method: session.pid for session in comparison.sessions if session.pid is not None}
         act(event)
     return pids, heard
-
-
-def steps_of(heard):
-    return [event for event in heard if isinstance(event, events.Step)]
 
 
 def kinds(comparison):

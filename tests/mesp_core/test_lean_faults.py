@@ -1,11 +1,11 @@
 """What can go wrong while lean reads weights and writes block inputs: told in words, and no adapter passes for whole."""
 
-import json
 import resource
 import subprocess
 import sys
 
 import pytest
+from session_driver import ENDLESS, step_of
 
 from mesp_core import events, worker
 from mesp_core.adapter import load_adapter
@@ -15,7 +15,6 @@ from mesp_core.methods import build
 from mesp_core.session import Session
 
 SMALL = ["train", "--seq-len", "32", "--rank", "4", "--steps", "3"]
-ENDLESS = 100_000  # steps
 
 
 def replaced(file):
@@ -23,10 +22,6 @@ def replaced(file):
     new = file.with_name("new")
     new.write_bytes(file.read_bytes())
     new.replace(file)
-
-
-def step_of(adapter):
-    return json.loads((adapter / "adapter_config.json").read_text())["mesp"]["step"]
 
 
 class TestACheckpointThatChanges:

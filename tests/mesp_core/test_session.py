@@ -13,6 +13,7 @@ from itertools import pairwise
 import mlx.core as mx
 import psutil
 import pytest
+from session_driver import ENDLESS, follow, step_of, steps_of
 
 from mesp_core import events
 from mesp_core.adapter import load_adapter
@@ -20,22 +21,6 @@ from mesp_core.child import start_module
 from mesp_core.errors import UsageError
 from mesp_core.session import Session
 from mesp_core.worker import Job
-
-ENDLESS = 100_000  # steps
-
-
-def steps_of(heard):
-    return [event for event in heard if isinstance(event, events.Step)]
-
-
-def follow(session, at_step=0, act=None):
-    """Run a session to its end, calling `act` when it has said step `at_step`; what it said."""
-    heard = []
-    for event in session.run():
-        heard.append(event)
-        if isinstance(event, events.Step) and event.step == at_step:
-            act()
-    return heard
 
 
 def assert_usable(folder):
@@ -45,7 +30,7 @@ def assert_usable(folder):
     for pair in tree.values():
         assert all(mx.isfinite(array).all().item() for array in pair.values())
         assert mx.abs(pair["lora_b"]).max().item() > 0
-    return json.loads((folder / "adapter_config.json").read_text())["mesp"]["step"]
+    return step_of(folder)
 
 
 def assert_gone(session):

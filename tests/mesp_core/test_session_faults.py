@@ -13,35 +13,16 @@ import psutil
 import pytest
 from command_driver import ENDLESS as ENDLESS_ARGUMENTS
 from command_driver import PATIENCE_S, SMALL, gone, read_to_step, saved_step, stored
+from session_driver import ENDLESS, follow, step_of, steps_of
 
 from mesp_core import events
 from mesp_core.adapter import load_adapter
 from mesp_core.child import start_module
 from mesp_core.session import Session
 
-ENDLESS = 100_000
-
-
-def follow(session, at_step=0, act=None):
-    """Run a session to its end, calling `act` when it has said step `at_step`; what it said."""
-    heard = []
-    for event in session.run():
-        heard.append(event)
-        if isinstance(event, events.Step) and event.step == at_step:
-            act()
-    return heard
-
-
-def steps_of(heard):
-    return [event for event in heard if isinstance(event, events.Step)]
-
 
 def logged(heard):
     return [event.message for event in heard if isinstance(event, events.Log)]
-
-
-def step_of(adapter):
-    return json.loads((adapter / "adapter_config.json").read_text())["mesp"]["step"]
 
 
 class TestSignalsToTheWorker:

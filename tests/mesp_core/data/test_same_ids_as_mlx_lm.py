@@ -138,45 +138,15 @@ def their_labels(tokenizer, row):
     return ids, mask
 
 
-@pytest.mark.parametrize("layout", NAMES)
-def test_ids_of_chats(pairs, write, layout):
-    folder, tokenizer = pairs(layout)
-    path = write(list(CHATS.values()))
-    encoder, refused = Encoder(folder, path, LONG, "all"), []
+def as_theirs(encoder, path, names, theirs):
+    """Encode these chats as `theirs(row)`, (ids, mask), or fail where it fails; the names of those that did."""
+    refused = []
     for line, (name, row) in enumerate(CHATS.items(), 1):
+        if name not in names:
+            continue
         [read] = read_rows(path, only=[line])
         try:
-            expected, _ = ChatDataset([row], tokenizer).process(row)
-        except Exception:
-            with pytest.raises(MespError):
-                list(encoder.samples([read]))
-            refused.append(name)
-            continue
-        [sample] = encoder.samples([read])
-        assert sample.ids.tolist() == expected, name
-        assert sample.mask.tolist() == [0] + [1] * (len(expected) - 1), name
-    assert refused == REFUSED.get(layout, [])
-
-
-@pytest.mark.parametrize("layout", NAMES)
-def test_labels_of_completions(pairs, write, layout):
-    folder, tokenizer = pairs(layout)
-    path = write(list(CHATS.values()))
-    encoder, refused = Encoder(folder, path, LONG, "completion"), []
-    for line, (name, row) in enumerate(CHATS.items(), 1):
-        [read] = read_rows(path, only=[line])
-        if name in UNJUDGED:
-            with pytest.raises(ValueError, match="empty conversation"):
-                their_labels(tokenizer, row)
-            if layout in FIRST_ANSWER_REFUSED:
-                with pytest.raises(MespError, match="message 1 cannot be told from the rest"):
-                    list(encoder.samples([read]))
-            else:
-                [sample] = encoder.samples([read])
-                assert 0 < sample.mask.sum() < len(sample.ids)
-            continue
-        try:
-            ids, mask = their_labels(tokenizer, row)
+            ids, mask = theirs(row)
         except Exception:
             with pytest.raises(MespError):
                 list(encoder.samples([read]))
@@ -184,8 +154,39 @@ def test_labels_of_completions(pairs, write, layout):
             continue
         [sample] = encoder.samples([read])
         assert sample.ids.tolist() == ids, name
-        assert sample.mask.tolist() == mask.tolist(), name
-    assert refused == REFUSED.get(layout, [])
+        assert sample.mask.tolist() == list(mask), name
+    return refused
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_ids_of_chats(pairs, write, layout):
+    folder, tokenizer = pairs(layout)
+    path = write(list(CHATS.values()))
+
+    def theirs(row):
+        ids, _ = ChatDataset([row], tokenizer).process(row)
+        return ids, [0] + [1] * (len(ids) - 1)
+
+    assert as_theirs(Encoder(folder, path, LONG, "all"), path, CHATS, theirs) == REFUSED.get(layout, [])
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_labels_of_completions(pairs, write, layout):
+    folder, tokenizer = pairs(layout)
+    path = write(list(CHATS.values()))
+    encoder = Encoder(folder, path, LONG, "completion")
+    judged = [name for name in CHATS if name not in UNJUDGED]
+    assert as_theirs(encoder, path, judged, lambda row: their_labels(tokenizer, row)) == REFUSED.get(layout, [])
+    for name in UNJUDGED:
+        with pytest.raises(ValueError, match="empty conversation"):
+            their_labels(tokenizer, CHATS[name])
+        [read] = read_rows(path, only=[list(CHATS).index(name) + 1])
+        if layout in FIRST_ANSWER_REFUSED:
+            with pytest.raises(MespError, match="message 1 cannot be told from the rest"):
+                list(encoder.samples([read]))
+        else:
+            [sample] = encoder.samples([read])
+            assert 0 < sample.mask.sum() < len(sample.ids)
 
 
 @pytest.mark.parametrize("layout", NAMES)
