@@ -94,6 +94,7 @@ def _compute(request: dict) -> Iterator[CheckResult]:
     from mesp_core.methods.autodiff import Autodiff
     from mesp_core.methods.build import activation_dtype, build_method
     from mesp_core.non_finite import first_non_finite
+    from mesp_core.ops.exponential import on_cpu
 
     mx.set_cache_limit(0)
     config = RunConfig.from_dict(request["config"])
@@ -111,7 +112,7 @@ def _compute(request: dict) -> Iterator[CheckResult]:
 
     # The copy, its source, and as much again for the activations.
     fits, exact = (checkpoint.parameters * size * 2 < machine_memory()[1] for size in (4, 8))
-    exact = exact and mx.default_device().type == mx.DeviceType.cpu
+    exact = exact and on_cpu()
     within = mx.float64 if exact else None
     judge_loss, judge = gradients_of(
         Autodiff(checkpoint.folder, adapters, config.scale, mx.float32, dequantize=fits, within=within)

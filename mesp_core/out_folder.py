@@ -10,7 +10,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,15 +80,9 @@ def claim_out(out: Path, methods: Sequence[str] = ()) -> OutFolder:
     Raises:
         UsageError: if that cannot be, the folder holds anything, or another run has claimed it.
     """
-    made: list[Path] = []
-    try:
+    with _unmade_on_failure(out) as made:
         _make_with_parents(out, made)
         return _claim(out, methods, made)
-    except BaseException as error:
-        OutFolder(out, tuple(made)).release()
-        if isinstance(error, OSError):
-            raise _unwritable(out, error) from error
-        raise
 
 
 def default_out(methods: Sequence[str] = (), base: Path = RUNS) -> OutFolder:
@@ -98,8 +92,8 @@ def default_out(methods: Sequence[str] = (), base: Path = RUNS) -> OutFolder:
     Raises:
         UsageError: if it cannot be made or written to.
     """
-    stamp, made = base / time.strftime("%Y%m%d-%H%M%S"), []
-    try:
+    stamp = base / time.strftime("%Y%m%d-%H%M%S")
+    with _unmade_on_failure(stamp) as made:
         _make_with_parents(base, made)
         for number in itertools.count(1):
             out = stamp if number == 1 else stamp.with_name(f"{stamp.name}-{number}")
@@ -107,12 +101,20 @@ def default_out(methods: Sequence[str] = (), base: Path = RUNS) -> OutFolder:
                 out.mkdir()
                 made.append(out)
                 return _claim(out, methods, made)
-    except BaseException as error:
-        OutFolder(stamp, tuple(made)).release()
-        if isinstance(error, OSError):
-            raise _unwritable(stamp, error) from error
-        raise
     raise AssertionError("unreachable")
+
+
+@contextlib.contextmanager
+def _unmade_on_failure(out: Path) -> Iterator[list[Path]]:
+    """The list of folders that the block makes; they are removed again if it fails. An OSError becomes a UsageError."""
+    made: list[Path] = []
+    try:
+        yield made
+    except BaseException as error:
+        OutFolder(out, tuple(made)).release()
+        if isinstance(error, OSError):
+            raise _unwritable(out, error) from error
+        raise
 
 
 def _make_with_parents(out: Path, made: list[Path]) -> None:

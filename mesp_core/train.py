@@ -13,7 +13,7 @@ from mesp_core.memory import MB
 from mesp_core.methods.method import AdapterTree, Method
 from mesp_core.partial_update import PartialUpdate
 from mesp_core.step_update import StepUpdate
-from mesp_core.undo import NoUndo, Undo
+from mesp_core.undo import Undo
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def train(
             adapters are as before that step if `undo.whole`; without `undo` a part of them may be a step ahead.
     """
     update = PartialUpdate(make_optimizer(config), adapters)
-    undo = undo or NoUndo()
+    undo = undo or Undo(adapters)
     for step in range(1, config.steps + 1):
         if not may_begin(step):
             return step - 1

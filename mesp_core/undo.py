@@ -14,13 +14,18 @@ class Undo:
     """Keeps old values of `adapters` in the stack that `make_stack` gives, which is first called when one is to be kept.
 
     A stack that cannot be had or fails ends no run: then `whole` may be False after a step that broke off. `tell` is called
-    once with the reason.
+    once with the reason. Without `make_stack` nothing is kept: for whoever has no use for the adapters then.
     """
 
-    def __init__(self, adapters: AdapterTree, make_stack: Callable[[], BlockInputs], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        adapters: AdapterTree,
+        make_stack: Callable[[], BlockInputs] | None = None,
+        tell: Callable[[str], None] = lambda message: None,
+    ) -> None:
         self._adapters, self._make_stack, self._tell = adapters, make_stack, tell
         self._stack: BlockInputs | None = None
-        self._failed = False
+        self._failed = make_stack is None
         self._kept: list[tuple[str, str]] = []
         self.whole = True
 
@@ -69,21 +74,3 @@ class Undo:
         """Give the scratch file back."""
         if self._stack is not None:
             self._stack.close()
-
-
-class NoUndo(Undo):
-    """For whoever has no use for the adapters after a step that broke off."""
-
-    def __init__(self) -> None:
-        super().__init__({}, _none, lambda message: None)
-
-    def keep(self, paths: Iterable[str]) -> None:
-        """Keep nothing."""
-        self.whole = False
-
-    def restore(self) -> None:
-        """There is nothing to go back to."""
-
-
-def _none() -> BlockInputs:
-    raise AssertionError("nothing is kept")

@@ -19,6 +19,7 @@ from mesp_core.errors import CheckpointError
 from mesp_core.models.architecture import BLOCK_NORMS, EMBEDDING, norm_path, projection_path
 from mesp_core.ops import frozen_matmul
 from mesp_core.ops.cross_entropy import Head
+from mesp_core.ops.exponential import on_cpu
 from mesp_core.ops.frozen_matmul import FrozenLinear
 from mesp_core.ops.self_check import Verdict, check_kernel
 from mesp_core.safetensors import TensorEntry
@@ -169,7 +170,7 @@ class Weights:
 
 def default_kernel() -> str:
     """`quantized` on a GPU, `dequantize` on the CPU, where MLX's quantised product is 10 to 20 times slower."""
-    return "dequantize" if mx.default_device().type == mx.DeviceType.cpu else "quantized"
+    return "dequantize" if on_cpu() else "quantized"
 
 
 def _map(checkpoint: Checkpoint, file: Path) -> mmap.mmap:

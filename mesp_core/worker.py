@@ -5,6 +5,7 @@
 Imports MLX and little else; mlx_lm only for `autodiff`.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from mesp_core import events
 from mesp_core.config import RunConfig
@@ -50,14 +51,6 @@ class Job:
         values = json.loads(line)
         config, stepwise = RunConfig.from_dict(values.pop("config")), values.pop("stepwise")
         return cls(config, **{name: Path(value) for name, value in values.items()}, stepwise=stepwise)
-
-
-class Closable(Protocol):
-    """What has something to give back."""
-
-    def close(self) -> None:
-        """Give it back."""
-        ...
 
 
 class Channel:
@@ -193,7 +186,7 @@ def run(job: Job, channel: Channel) -> None:
         lambda: OnDisk(scratch, on_tmpfs, holds="The adapters before a step"),
         lambda message: channel.log("info", message),
     )
-    dtype = activation_dtype(config, checkpoint)
+    dtype = str(activation_dtype(config, checkpoint)).removeprefix("mlx.core.")
     channel.say(
         events.Loaded(
             method=config.method,
@@ -201,7 +194,7 @@ def run(job: Job, channel: Channel) -> None:
             parameters=checkpoint.parameters,
             trainable_parameters=sum(array.size for pair in adapters.values() for array in pair.values()),
             bits=checkpoint.bits,
-            dtype=str(dtype).removeprefix("mlx.core."),
+            dtype=dtype,
             adapter_dtype=config.adapter_dtype,
             device=str(mx.default_device().type).rsplit(".", 1)[-1],
             kernels=kernels,
@@ -210,14 +203,14 @@ def run(job: Job, channel: Channel) -> None:
         )
     )
 
-    start, waited, done = time.monotonic(), 0.0, 0
-    warned: list[int] = []
+    start, waited, done, warned = time.monotonic(), 0.0, 0, False
 
     def should_end(step: int) -> bool:
         """Whether the run was asked to stop or its time is over. What it waited for its turns was other methods' time."""
+        nonlocal warned
         out_of_time = config.time_limit_s and time.monotonic() - start - waited >= config.time_limit_s
         if out_of_time and not warned and step <= config.steps:
-            warned.append(step)
+            warned = True
             channel.log("warning", f"Stopping before step {step}: the time limit of {config.time_limit_s:g} s has passed.")
         return bool(channel.stop_asked.is_set() or out_of_time)
 
@@ -254,24 +247,18 @@ def run(job: Job, channel: Channel) -> None:
 
     order = batches(tokens, config.batch_size, config.seed)
     try:
-        steps = train(config, method, adapters, order, on_step, may_begin, lambda step: not should_end(step), undo)
+        # Closed before the adapter is written: a scratch file may be what fills the disk.
+        with contextlib.closing(method), contextlib.closing(undo):
+            steps = train(config, method, adapters, order, on_step, may_begin, lambda step: not should_end(step), undo)
     except Exception as error:
-        _close(method, undo)
         if undo.whole and done:
             saver.save_after_failure(done)
         if isinstance(error, NotFiniteError):
-            raise explained(error, checkpoint, str(dtype).removeprefix("mlx.core.")) from error
+            raise explained(error, checkpoint, dtype) from error
         raise
-    _close(method, undo)
     saver.save(steps)
     outcome = "finished" if steps == config.steps else "stopped"
     channel.say(events.Done(config.method, outcome, steps, str(job.adapter_folder) if steps else None))
-
-
-def _close(*closable: Closable) -> None:
-    """Before the adapter is written: a scratch file may be what fills the disk."""
-    for one in closable:
-        one.close()
 
 
 if __name__ == "__main__":

@@ -68,11 +68,9 @@ class Encoder:
         self._model_dir, self._data, self._seq_len, self._loss_on = model_dir, data, seq_len, loss_on
         found = describe(model_dir, description)
         self._tokenizer, self._end = found.load(), found.end
+        origin, sources = (model_dir, found.templates) if template is None else ("--chat-template", {"default": template})
         self._templates = {
             name: ChatTemplate(source, origin=origin, special_tokens=found.special_tokens, options=found.template_options)
-            for origin, sources in [
-                (model_dir, found.templates) if template is None else ("--chat-template", {"default": template})
-            ]
             for name, source in sources.items()
         }
         self.warnings: list[str] = []

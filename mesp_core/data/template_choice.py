@@ -1,7 +1,5 @@
 """Which chat template a run uses, where it is not the model's own."""
 
-from pathlib import Path
-
 from mesp_core.errors import UsageError
 from mesp_core.user_path import user_path
 
@@ -27,7 +25,7 @@ def chosen_template(choice: str) -> str | None:
         return NAMED[choice]
     path = user_path(choice)
     try:
-        with Path(path).open("rb") as file:
+        with path.open("rb") as file:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise UsageError(f"chat_template: {path} has more than {LARGEST:,} bytes; name a Jinja template.")

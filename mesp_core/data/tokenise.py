@@ -25,6 +25,7 @@ from mesp_core.data.rows import unreadable
 from mesp_core.data.template_choice import chosen_template
 from mesp_core.data.token_set import TokenSet
 from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
+from mesp_core.models.source import TOKENIZER_FILES
 
 FORMAT_VERSION = 3  # raise it when the same files would give other ids, or another layout
 LOSS_ON = ("all", "completion")
@@ -36,20 +37,7 @@ ATTEMPTS = 3
 REPORT_S = 0.1
 
 # All that a sample depends on, besides the data file and the options.
-MODEL_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "tekken.json",
-    "config.json",
-    "generation_config.json",
-)
+MODEL_FILES = (*TOKENIZER_FILES, "tekken.json", "config.json", "generation_config.json")
 MORE_TEMPLATES = "additional_chat_templates"  # a folder of *.jinja
 # ... and what reads them.
 PACKAGES = ("tokenizers", "transformers", "mlx-lm")

@@ -16,6 +16,7 @@ from mesp_core.methods.lean import Lean
 from mesp_core.methods.method import AdapterTree, Method
 from mesp_core.methods.names import parse_method
 from mesp_core.methods.rerun import Rerun
+from mesp_core.ops.exponential import on_cpu
 from mesp_core.plan import in_words, plan
 from mesp_core.weights import FLOAT_DTYPES, Weights
 
@@ -30,8 +31,7 @@ def activation_dtype(config: RunConfig, checkpoint: Checkpoint) -> mx.Dtype:
     """The configured dtype; `auto` is the checkpoint's own on a GPU, float32 on the CPU."""
     if config.dtype != "auto":
         return getattr(mx, config.dtype)
-    on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    return mx.float32 if on_cpu else FLOAT_DTYPES[checkpoint.float_dtype]
+    return mx.float32 if on_cpu() else FLOAT_DTYPES[checkpoint.float_dtype]
 
 
 def build_method(

@@ -74,10 +74,10 @@ def _llama(config: ConfigReader) -> Architecture:
     if config.boolean("mlp_bias", False, null=False):
         biases |= {"gate_proj", "up_proj", "down_proj"}
     heads = config.integer("num_attention_heads")
-    own = {name: config.values.get(name) is not None for name in ("head_dim", "num_key_value_heads")}
-    head_dim = config.integer("head_dim") if own["head_dim"] else None
-    kv_heads = config.integer("num_key_value_heads") if own["num_key_value_heads"] else heads
-    return _decoder(config, biases, default_theta=1e4, longest=None, head_dim=head_dim, kv_heads=kv_heads)
+    head_dim, kv_heads = (
+        config.integer(name) if config.values.get(name) is not None else None for name in ("head_dim", "num_key_value_heads")
+    )
+    return _decoder(config, biases, default_theta=1e4, longest=None, head_dim=head_dim, kv_heads=kv_heads or heads)
 
 
 MODEL_TYPES: dict[str, Callable[[ConfigReader], Architecture]] = {"qwen2": _qwen2, "llama": _llama}

@@ -4,6 +4,8 @@ mlx-lm's llama and qwen2 read `rope_theta` and `rope_scaling` and nothing else, 
 is computed; a file which asks for another rotation elsewhere is refused, because its adapter would fit only one of the two.
 """
 
+from dataclasses import replace
+
 from mesp_core.errors import CheckpointError
 from mesp_core.models.architecture import RopeSpec
 from mesp_core.models.config_reader import ConfigReader, shown
@@ -21,29 +23,29 @@ def rope_spec(config: ConfigReader, default_theta: float) -> RopeSpec:
     traditional = config.boolean("rope_traditional", False)
     config.require("partial_rotary_factor", 1.0, 1.0, None)
     scaling = config.object("rope_scaling")
-    spec = RopeSpec(theta, traditional=traditional)
+    spec = plain = RopeSpec(theta, traditional=traditional)
     if scaling is not None:
-        spec = _scaled("rope_scaling", scaling, theta, traditional)
+        spec = _scaled("rope_scaling", scaling, plain)
         _refuse_unless_same(config, "rope_scaling", _with_its_theta(scaling, spec), spec)
     parameters = config.object("rope_parameters")
     if parameters is not None and parameters.values:
-        asked = _with_its_theta(parameters, _scaled("rope_parameters", parameters, theta, traditional))
+        asked = _with_its_theta(parameters, _scaled("rope_parameters", parameters, plain))
         _refuse_unless_same(config, "rope_parameters", asked, spec)
     return spec
 
 
-def _scaled(name: str, scaling: ConfigReader, theta: float, traditional: bool) -> RopeSpec:
+def _scaled(name: str, scaling: ConfigReader, plain: RopeSpec) -> RopeSpec:
     """What one object says, its kind under `type` (which mlx-lm looks at first) or `rope_type`."""
     first, second = scaling.values.get("type") or None, scaling.values.get("rope_type", "default")
-    spec = _of_kind(name, scaling, first or second, theta, traditional)
+    spec = _of_kind(name, scaling, first or second, plain)
     if first is not None and "rope_type" in scaling.values and second is not None and second != first:
-        other = _of_kind(name, scaling, second, theta, traditional)
+        other = _of_kind(name, scaling, second, plain)
         if other != spec:
             scaling.fail("type", first, f"the same as rope_type ({shown(second)})")
     return spec
 
 
-def _of_kind(name: str, scaling: ConfigReader, kind: object, theta: float, traditional: bool) -> RopeSpec:
+def _of_kind(name: str, scaling: ConfigReader, kind: object, plain: RopeSpec) -> RopeSpec:
     if kind not in KINDS:
         raise CheckpointError(f"{scaling.file}: {name} is of the type {shown(kind)}; supported are {', '.join(KINDS)}.")
     scaling.require("partial_rotary_factor", 1.0, 1.0, None)
@@ -51,7 +53,7 @@ def _of_kind(name: str, scaling: ConfigReader, kind: object, theta: float, tradi
         if isinstance(value, dict):
             scaling.fail(field, value, "a number or a name; layers of several rotations are not supported")
     if kind == "linear":
-        return RopeSpec(theta, position_scale=1.0 / scaling.real("factor"), traditional=traditional)
+        return replace(plain, position_scale=1.0 / scaling.real("factor"))
     if kind == "llama3":
         llama3 = (
             scaling.real("factor"),
@@ -59,15 +61,15 @@ def _of_kind(name: str, scaling: ConfigReader, kind: object, theta: float, tradi
             scaling.real("high_freq_factor", 4.0),
             scaling.real("original_max_position_embeddings", 8192),
         )
-        return RopeSpec(theta, llama3=llama3, traditional=traditional)
-    return RopeSpec(theta, traditional=traditional)
+        return replace(plain, llama3=llama3)
+    return plain
 
 
 def _with_its_theta(scaling: ConfigReader, spec: RopeSpec) -> RopeSpec:
     """`spec` with the base that stands inside the object, where newer files have it."""
     if scaling.values.get("rope_theta") is None:
         return spec
-    return RopeSpec(scaling.real("rope_theta"), spec.position_scale, spec.llama3, spec.traditional)
+    return replace(spec, theta=scaling.real("rope_theta"))
 
 
 def _refuse_unless_same(config: ConfigReader, name: str, asked: RopeSpec, spec: RopeSpec) -> None:

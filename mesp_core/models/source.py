@@ -29,12 +29,8 @@ _SYNTHETIC = "synthetic:"
 _HUB_ID = re.compile(r"\w([\w.-]*\w)?/\w([\w.-]*\w)?", re.ASCII)
 _FILE_ENDINGS = (".safetensors", ".json", ".jsonl", ".gguf", ".bin", ".pt", ".pth", ".npz", ".zip")
 
-# Data only: neither code nor pickles are ever fetched.
-_FILES = [
-    "config.json",
-    "generation_config.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
+# What a tokenizer and its chat templates are made of.
+TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
@@ -44,7 +40,9 @@ _FILES = [
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
-]
+)
+# Data only: neither code nor pickles are ever fetched.
+_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_FILES]
 _WANTED = {"allow_patterns": _FILES, "ignore_patterns": ["*/*"]}  # a checkpoint is flat: no onnx/, no original/
 _POLL_S = 0.1
 

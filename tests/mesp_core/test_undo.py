@@ -8,7 +8,7 @@ import pytest
 
 from mesp_core.block_inputs import InMemory, OnDisk
 from mesp_core.errors import MespError, UsageError
-from mesp_core.undo import NoUndo, Undo
+from mesp_core.undo import Undo
 
 PATHS = [f"model.layers.{layer}.mlp.up_proj" for layer in range(3)]
 
@@ -162,8 +162,8 @@ def test_a_real_disk_that_is_full(adapters, tmp_path, told, monkeypatch):
     assert not undo.whole and told[0].startswith("The adapters before a step need 0.0 MB in ")
 
 
-def test_without_undo_a_step_under_way_is_not_whole(adapters):
-    undo = NoUndo()
+def test_without_a_stack_a_step_under_way_is_not_whole(adapters):
+    undo = Undo(adapters)
     undo.begin_step()
     assert undo.whole
     undo.keep(PATHS[:1])
