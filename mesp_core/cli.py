@@ -59,12 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> tuple[int, bool]:
-    """(exit code, whether what is printed is the command's whole result)."""
+    """(exit code, whether what is printed is the command's whole result).
+
+    A signal is an interruption only where something is begun that it ends. Where a run was asked to stop, those that come
+    once more, to the last line that is printed, change nothing about how it ended.
+    """
     debug, output_is_the_result = "--debug" in arguments, False
     try:
-        with interruptible():
-            options = _parser().parse_args(arguments)
-            output_is_the_result = options.output_is_the_result
+        with unheard():
+            with interruptible():
+                options = _parser().parse_args(arguments)
+                output_is_the_result = options.output_is_the_result
             return options.run(options), output_is_the_result
     except MespError as error:
         if debug:
@@ -136,7 +141,8 @@ def _command(commands, name: str, run, summary: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line and nothing else")
     parser.add_argument("--debug", action="store_true", help="print tracebacks")
-    parser.set_defaults(run=run, output_is_the_result=run not in (_train, _compare, _data))
+    is_run = run in (_train, _compare)  # which tells signals apart by itself
+    parser.set_defaults(run=run if is_run else interruptible()(run), output_is_the_result=not is_run and run is not _data)
     return parser
 
 
@@ -161,15 +167,16 @@ def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[s
     from mesp_core.out_folder import claim_out, default_out
     from mesp_core.prepare import prepare
 
-    folder = default_out(methods) if options.out is None else claim_out(_as_typed(options.out), methods)
+    with interruptible():
+        folder = default_out(methods) if options.out is None else claim_out(_as_typed(options.out), methods)
     try:
         with Terminal(options.json) as terminal:
-            prepared = prepare(config, terminal.progress)
-            terminal.begin(config, prepared)
+            with interruptible():
+                prepared = prepare(config, terminal.progress)
+                terminal.begin(config, prepared)
             comparison = Comparison(config, methods, prepared, folder, interleave)
-            with unheard():  # a signal that comes once more when all is saved changes nothing about how the run ended
-                terminal.follow(comparison)
-                return _tell_outcome(options, terminal, comparison)
+            terminal.follow(comparison)
+            return _tell_outcome(options, terminal, comparison)
     finally:
         folder.release()
 

@@ -14,6 +14,8 @@ import pytest
 from command_driver import ENDLESS, PATIENCE_S, SMALL, gone, read_to_step, saved_step, stored, wait_for, wait_for_adapter
 
 from mesp_core.adapter import load_adapter
+from mesp_core.cli import main
+from mesp_core.out_folder import OutFolder
 
 SAVING = [*SMALL, *ENDLESS, "--save-every", "1", "--out", "out"]
 FULL = "/dev/full"
@@ -89,6 +91,20 @@ class TestAClosedWindow:
         assert process.returncode == 0, err
         assert "Traceback" not in err and "interrupted" not in err and err.count("Stopping") == 1
         assert_stopped_and_saved(tmp_path / "out")
+
+    def test_hung_up_when_all_is_done_it_has_ended_well_all_the_same(self, tmp_path, monkeypatch, capfd):
+        """The last thing a run does is to let go of its folder."""
+        release = OutFolder.release
+
+        def hung_up(folder):
+            signal.raise_signal(signal.SIGHUP)
+            release(folder)
+            signal.raise_signal(signal.SIGTERM)
+
+        monkeypatch.setattr(OutFolder, "release", hung_up)
+        assert main(["train", *SMALL, "--steps", "1", "--out", str(tmp_path / "out")]) == 0
+        assert "interrupted" not in capfd.readouterr().err
+        assert saved_step(tmp_path / "out") == 1
 
     def test_hung_up_twice_it_still_waits_for_the_step(self, started, tmp_path):
         process = started("train", "--json", *SMALL, *ENDLESS, "--out", "out")
