@@ -1,5 +1,7 @@
 """Many requests, few calls, and the last one is never lost."""
 
+import time
+
 from app.throttle import Throttle
 
 
@@ -20,10 +22,12 @@ def test_a_burst_is_one_call_now_and_one_later(qtbot):
 def test_never_more_often_than_asked_for(qtbot):
     calls = []
     throttle = Throttle(lambda: calls.append(1), every_ms=50)
+    start = time.monotonic()
     for _ in range(60):
         throttle.request()
         qtbot.wait(5)
-    assert 2 <= len(calls) <= 8
+    elapsed_ms = 1000 * (time.monotonic() - start)  # on a busy machine far more than 300
+    assert 2 <= len(calls) <= 1 + elapsed_ms / 50
 
 
 def test_flush_calls_now_and_cancel_forgets(qtbot):
