@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> tuple[int, bool]:
     """(exit code, whether what is printed is the command's whole result).
 
-    A signal is an interruption only where something is begun that it ends. Where a run was asked to stop, those that come
-    once more, to the last line that is printed, change nothing about how it ended.
+    Signals interrupt parsing, preparing, and every command that is no run. A run hears them while it is followed. Once it
+    has ended, a signal changes nothing about its exit code.
     """
     debug, output_is_the_result = "--debug" in arguments, False
     try:
@@ -141,8 +141,12 @@ def _command(commands, name: str, run, summary: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line and nothing else")
     parser.add_argument("--debug", action="store_true", help="print tracebacks")
-    is_run = run in (_train, _compare)  # which tells signals apart by itself
-    parser.set_defaults(run=run if is_run else interruptible()(run), output_is_the_result=not is_run and run is not _data)
+    is_run = run in (_train, _compare)
+    parser.set_defaults(
+        # A signal ends a command, except for a run, which gives signals a meaning of its own: they ask it to stop.
+        run=run if is_run else interruptible()(run),
+        output_is_the_result=not is_run and run is not _data,
+    )
     return parser
 
 

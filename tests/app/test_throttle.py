@@ -27,7 +27,7 @@ def test_never_more_often_than_asked_for(qtbot):
         throttle.request()
         qtbot.wait(5)
     elapsed_ms = 1000 * (time.monotonic() - start)  # on a busy machine far more than 300
-    assert 2 <= len(calls) <= 1 + elapsed_ms / 50
+    assert 2 <= len(calls) <= 1 + elapsed_ms / (0.95 * 50)  # Qt's timers may be early by 5 %
 
 
 def test_flush_calls_now_and_cancel_forgets(qtbot):
