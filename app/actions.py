@@ -4,7 +4,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QIcon, QKeySequence
 from PySide6.QtWidgets import QApplication, QMainWindow, QStyle, QToolBar
 
-from app.plain import plain_tooltip
+from app.widgets.plain import plain_tooltip
 
 _Theme, _Standard = QIcon.ThemeIcon, QStyle.StandardPixmap
 

@@ -11,14 +11,14 @@ from PySide6.QtCore import QTimer
 from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QApplication
 
-from app.garbage import MainThreadGarbage
 from app.settings import Settings
+from app.threads.garbage import MainThreadGarbage
 from app.window import MainWindow
 from mesp_core import __version__
-from mesp_core.bundled import bundled_path
+from mesp_core.commands.output import lasting_output
 from mesp_core.errors import MespError
-from mesp_core.interruption import StopRequests, heeded
-from mesp_core.output import lasting_output
+from mesp_core.files.bundled import bundled_path
+from mesp_core.processes.interruption import StopRequests, heeded
 
 PYTHON_TURN_MS = 200  # how often Python gets a turn to see a signal while Qt waits for events
 PATIENCE_S = 20.0  # for a worker to end its step when the system asks us to quit

@@ -8,9 +8,9 @@ from typing import Literal
 from PySide6.QtCore import QMimeData, QObject, Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
-from app.path_dialog import path_dialog
+from app.widgets.path_dialog import path_dialog
 from mesp_core.errors import UsageError
-from mesp_core.user_path import user_path
+from mesp_core.files.user_path import user_path
 
 Kind = Literal["model", "data"]
 CONFIG = "config.json"

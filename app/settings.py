@@ -8,7 +8,7 @@ import platformdirs
 from PySide6.QtCore import QByteArray, QSettings
 
 from app.experiment.experiment import Experiment
-from app.theme import APPEARANCES
+from app.widgets.theme import APPEARANCES
 from mesp_core.errors import MespError
 
 RECENT = 8

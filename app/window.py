@@ -11,22 +11,22 @@ from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QFont
 from PySide6.QtWidgets import QApplication, QMainWindow, QMessageBox, QSplitter, QVBoxLayout, QWidget
 
 from app.actions import Actions
-from app.background import sentence
-from app.close_question import CloseQuestion
-from app.device_monitor import DeviceMonitor
+from app.device.monitor import DeviceMonitor
+from app.dialogs.close_question import CloseQuestion
+from app.dialogs.settings_dialog import SettingsDialog
 from app.experiment.panel import ExperimentPanel
-from app.exports import Exports, show_in_files
-from app.message_bar import MessageBar
 from app.opening import Opener
 from app.run.controller import IDLE, STOPPING, RunController
+from app.run.exports import Exports, show_in_files
 from app.run.run_thread import Begun, RunEnd
-from app.run_view import RunView
+from app.run.view import RunView
 from app.settings import Settings
-from app.settings_dialog import SettingsDialog
-from app.theme import set_appearance
+from app.threads.background import sentence
+from app.widgets.message_bar import MessageBar
+from app.widgets.theme import set_appearance
 from mesp_core import __version__
-from mesp_core.session import Outcome
-from mesp_core.user_path import user_path
+from mesp_core.files.user_path import user_path
+from mesp_core.runs.outcome import Outcome
 
 SIZE = (1280, 800)
 BY_NAME = ("tiny", "sample")  # no paths, even where a file of that name is near

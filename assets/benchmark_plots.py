@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app.plots.live_plot import LivePlot
 from app.plots.panel import PlotPanel
-from mesp_core import events
+from mesp_core.runs import events
 
 METHODS = ("mebp", "mesp")
 

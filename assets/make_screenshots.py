@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QApplication
 from app.experiment.experiment import Experiment
 from app.settings import Settings
 from app.window import MainWindow
-from mesp_core.config import preset
+from mesp_core.settings.run_config import preset
 
 SIZE = (1280, 800)
 APPEARANCES = ("light", "dark")

@@ -10,8 +10,8 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    from mesp_core.cli import main
-    from mesp_core.interruption import last_block
+    from mesp_core.commands.cli import main
+    from mesp_core.processes.interruption import last_block
 
     with last_block():
         return main()

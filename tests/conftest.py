@@ -59,7 +59,7 @@ def wikitext2():
 @pytest.fixture(scope="session")
 def small_config():
     """small_config(**changes) -> a configuration whose steps take a tenth of a second on tiny: rank 4, 32 tokens."""
-    from mesp_core.config import preset
+    from mesp_core.settings.run_config import preset
 
     def make(**changes):
         return preset("first-run", **{"rank": 4, "seq_len": 32, "steps": 4} | changes)
@@ -71,8 +71,8 @@ def small_config():
 def make_job(small_config, tmp_path):
     """make_job(**changes) -> the job of one run; its adapter goes to tmp_path/out/METHOD/adapter."""
     from mesp_core.methods.names import folder_name
-    from mesp_core.prepare import prepare
-    from mesp_core.worker import Job
+    from mesp_core.runs.job import Job
+    from mesp_core.runs.prepare import prepare
 
     def make(**changes):
         config = small_config(**changes)
@@ -88,7 +88,7 @@ def tiny_copy(tmp_path):
     """A copy of the tiny checkpoint that a test may damage."""
     import shutil
 
-    from mesp_core.bundled import bundled_path
+    from mesp_core.files.bundled import bundled_path
 
     return Path(shutil.copytree(bundled_path("tiny"), tmp_path / "model"))
 

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mesp_core.config import CHOICES, PROJECTIONS
 from mesp_core.methods.names import METHODS
+from mesp_core.models.architecture import PROJECTIONS
+from mesp_core.settings.run_config import CHOICES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")

@@ -2,11 +2,11 @@
 
 from PySide6.QtWidgets import QCheckBox, QFormLayout, QWidget
 
-from app.experiment.build import add_rows, make_field
+from app.experiment.forms import add_rows, make_field
 from app.experiment.further_methods import FurtherMethods
 from app.experiment.specs import ADVANCED
 from app.experiment.target_field import TargetField
-from app.plain import plain_tooltip
+from app.widgets.plain import plain_tooltip
 
 
 class Advanced(QWidget):

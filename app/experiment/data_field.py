@@ -8,16 +8,16 @@ from typing import Any
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFileDialog, QProgressBar
 
-from app.background import Latest, sentence
 from app.experiment.fields import Field
 from app.experiment.place_box import PlaceBox
-from app.path_dialog import path_dialog
-from app.plain import PlainLabel, plain_tooltip
-from app.wording import counted
-from mesp_core.cache import cache_dir
+from app.threads.background import Latest, sentence
+from app.widgets.path_dialog import path_dialog
+from app.widgets.plain import PlainLabel, plain_tooltip
+from app.widgets.wording import counted
 from mesp_core.data.token_set import TokenSet
 from mesp_core.data.wikitext2 import build
-from mesp_core.user_path import user_path
+from mesp_core.files.cache import cache_dir
+from mesp_core.files.user_path import user_path
 
 RECENT = 1  # group of the list
 TOOLTIP = "A .jsonl file with one sample a line: chats, prompts with completions, texts or token ids."

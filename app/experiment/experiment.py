@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mesp_core.config import RunConfig
 from mesp_core.errors import UsageError
 from mesp_core.methods.names import parse_methods
+from mesp_core.settings.run_config import RunConfig
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from mesp_core.checkpoint import Checkpoint, open_checkpoint
-from mesp_core.memory import MB
+from mesp_core.machine.memory import MB
+from mesp_core.models.checkpoint import Checkpoint, open_checkpoint
 from mesp_core.models.source import ModelSource, local
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QVBoxLayout, QWidget
 
-from app.background import Latest, Report, sentence
-from app.plain import PlainLabel
+from app.threads.background import Latest, Report, sentence
+from app.widgets.plain import PlainLabel
 
 STARTING = "Starting…"
 

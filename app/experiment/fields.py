@@ -6,8 +6,8 @@ from PySide6.QtCore import QEvent, QObject, QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
-from app.plain import PlainLabel, plain_tooltip
-from app.theme import level_color
+from app.widgets.plain import PlainLabel, plain_tooltip
+from app.widgets.theme import level_color
 
 MARGIN = 2  # room for the mark
 

@@ -6,8 +6,8 @@ from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtWidgets import QCheckBox, QGridLayout, QVBoxLayout, QWidget
 
-from app.plain import PlainLabel, plain_tooltip
-from app.theme import method_color
+from app.widgets.plain import PlainLabel, plain_tooltip
+from app.widgets.theme import method_color
 from mesp_core.methods.names import DESCRIPTIONS, METHODS
 
 FIRST = ("mebp", "mesp", "mesp-store-h", "autodiff")

@@ -6,16 +6,16 @@ from typing import Any
 from PySide6.QtCore import QTimer, Signal
 from PySide6.QtWidgets import QFileDialog
 
-from app.background import Latest, Report, sentence
 from app.experiment.facts import Found, facts, find
 from app.experiment.fetch_bar import FetchBar
 from app.experiment.fields import Field
 from app.experiment.place_box import PlaceBox
-from app.path_dialog import path_dialog
-from app.plain import PlainLabel
+from app.threads.background import Latest, Report, sentence
+from app.widgets.path_dialog import path_dialog
+from app.widgets.plain import PlainLabel
+from mesp_core.files.user_path import user_path
 from mesp_core.models.source import list_cached_models, resolve
 from mesp_core.models.synthetic import GEOMETRIES
-from mesp_core.user_path import user_path
 
 LIST_AFTER_MS = 300  # the window comes first
 CACHED, RECENT = 1, 2  # groups of the list

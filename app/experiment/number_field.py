@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from PySide6.QtWidgets import QComboBox, QLineEdit
 
-from app.experiment.check import as_text, real_number, whole_number
 from app.experiment.fields import Field, keep_quiet
+from app.experiment.judge import as_text, real_number, whole_number
 from app.experiment.specs import Spec
-from app.experiment.unit_line_edit import UnitLineEdit
+from app.widgets.unit_line_edit import UnitLineEdit
 
 LONGEST = 24  # characters; more than any allowed number has
 

@@ -5,16 +5,16 @@ from PySide6.QtGui import QPalette
 from PySide6.QtWidgets import QFormLayout, QHBoxLayout, QLabel, QLineEdit, QVBoxLayout, QWidget
 
 from app.experiment.advanced import Advanced
-from app.experiment.build import add_rows, make_field
 from app.experiment.data_field import DataField
 from app.experiment.fields import MARGIN, Field
-from app.experiment.fold import Fold
+from app.experiment.forms import add_rows, make_field
 from app.experiment.method_boxes import MethodBoxes
 from app.experiment.model_field import ModelField
 from app.experiment.preset_box import UNTOUCHED, PresetBox
 from app.experiment.specs import BASIC
-from app.theme import mixed
-from mesp_core.config import RunConfig
+from app.widgets.fold import Fold
+from app.widgets.theme import mixed
+from mesp_core.settings.run_config import RunConfig
 
 
 class Page(QWidget):

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer, Signal
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
-from app.background import sentence
-from app.experiment.check import check
 from app.experiment.data_field import DataField
 from app.experiment.experiment import Experiment
+from app.experiment.judge import check
 from app.experiment.model_field import ModelField
 from app.experiment.page import Page
 from app.experiment.plan_line import PlanLine, Wanted
 from app.experiment.preparation import TOKEN_FIELDS, Preparation, blamed
-from mesp_core.config import RunConfig
+from app.threads.background import sentence
 from mesp_core.data.batches import check_enough
 from mesp_core.errors import MespError
-from mesp_core.prepare import Prepared, check_seq_len
+from mesp_core.runs.prepare import Prepared, check_seq_len
+from mesp_core.settings.run_config import RunConfig
 
 WIDTH = 55  # average characters
 NEEDS_MODEL = "The data is read once the model, whose tokenizer it needs, is on this machine."

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import QComboBox
 
-from app.experiment.elided_line_edit import ElidedLineEdit
 from app.experiment.fields import keep_quiet
-from app.plain import plain_tooltip
+from app.widgets.elided_line_edit import ElidedLineEdit
+from app.widgets.plain import plain_tooltip
 
 Place = tuple[str, str]  # value, what the list calls it
 

@@ -8,16 +8,16 @@ from PySide6.QtCore import QEvent, QSize, Qt, Signal
 from PySide6.QtGui import QTextCharFormat, QTextCursor, QTextOption
 from PySide6.QtWidgets import QFrame, QSizePolicy, QStyle, QTextEdit
 
-from app.background import Latest, Report, sentence
 from app.experiment.fields import MARGIN
-from app.plain import plain_tooltip
-from app.theme import level_color
-from app.throttle import Throttle
-from mesp_core.checkpoint import Checkpoint
-from mesp_core.config import RunConfig
+from app.threads.background import Latest, Report, sentence
+from app.widgets.plain import plain_tooltip
+from app.widgets.theme import level_color
+from app.widgets.throttle import Throttle
 from mesp_core.errors import UsageError
-from mesp_core.memory import MB, machine_memory
-from mesp_core.plan import Plan, in_words, plan
+from mesp_core.machine.memory import MB, machine_memory
+from mesp_core.models.checkpoint import Checkpoint
+from mesp_core.planner import Plan, in_words, plan
+from mesp_core.settings.run_config import RunConfig
 
 EVERY_MS = 200  # a plan within a budget takes 10 to 130 ms, the others 1
 MOST_LINES, FEWEST_LINES = 6, 3  # shown of a longer text where there is room, and in a low window; the rest is scrolled to

@@ -6,11 +6,11 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from app.background import Latest, Report
-from mesp_core.config import RunConfig
+from app.threads.background import Latest, Report
 from mesp_core.data.rows import read_rows, unreadable
 from mesp_core.errors import CheckpointError
-from mesp_core.prepare import Prepared, data_path, prepare
+from mesp_core.runs.prepare import Prepared, data_path, prepare
+from mesp_core.settings.run_config import RunConfig
 
 QUIET_MS = 400
 # Of RunConfig. The batch size is not among them: whether it fits is judged on the tokens.

@@ -7,8 +7,8 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QComboBox
 
 from app.experiment.fields import keep_quiet
-from app.plain import plain_tooltip
-from mesp_core.config import PRESETS, RunConfig, preset
+from app.widgets.plain import plain_tooltip
+from mesp_core.settings.run_config import PRESETS, RunConfig, preset
 
 NAMES = {"first-run": "First run", "paper": "Paper"}
 UNTOUCHED = ("model", "data", "method")  # what no preset says anything about

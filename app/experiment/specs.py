@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mesp_core.config import CHOICES
+from mesp_core.settings.run_config import CHOICES
 
 Kind = Literal["whole", "real", "choice", "text"]
 

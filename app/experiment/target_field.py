@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from PySide6.QtWidgets import QCheckBox, QGridLayout, QWidget
 
 from app.experiment.fields import Field
-from mesp_core.config import PROJECTIONS
+from mesp_core.models.architecture import PROJECTIONS
 
 COLUMNS = 2
 

@@ -6,7 +6,7 @@ from PySide6.QtGui import QPalette
 
 from app.plots.axis import Axis
 from app.plots.quantity import Quantity
-from app.theme import mixed
+from app.widgets.theme import mixed
 
 FAR = 1e12  # no view goes beyond ±FAR: Qt takes a scale below 1e-12 pixels to one for 0, and draws nothing
 

@@ -6,7 +6,7 @@ from PySide6.QtCore import QEvent, QPoint, QRect, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF, QResizeEvent
 from PySide6.QtWidgets import QLabel, QLayout, QLayoutItem, QWidget
 
-from app.plain import plain_tooltip
+from app.widgets.plain import plain_tooltip
 
 LINE, DASHES, DIAMOND = "line", "dashes", "diamond"
 LETTERS = 9  # that are left of a name where there is no room

@@ -13,7 +13,7 @@ from app.plots.curve import THIN, Curve, nested_widths
 from app.plots.legend import Legend
 from app.plots.quantity import Quantity
 from app.plots.series import Bounds
-from app.theme import method_color, mixed
+from app.widgets.theme import method_color, mixed
 
 NOTHING = Bounds(0.0, 10.0, 0.0, 1.0)  # what an empty plot shows
 CLOSEST = 1e-4  # room left by itself at a curve, as a share of its values: noise of the last digits is not blown up

@@ -9,8 +9,8 @@ from PySide6.QtWidgets import QHBoxLayout, QSplitter, QWidget
 from app.plots.legend import DASHES, DIAMOND
 from app.plots.live_plot import LivePlot
 from app.plots.quantity import Quantity
-from app.throttle import Throttle
-from mesp_core import events
+from app.widgets.throttle import Throttle
+from mesp_core.runs import events
 
 HINT = "Press Run to compare the ticked methods"
 SCALE = 2  # of the picture that is exported

@@ -1,0 +1,1 @@
+"""The run that goes on: started, followed, shown and exported."""

@@ -7,10 +7,10 @@ from PySide6.QtCore import QObject, Signal
 
 from app.experiment.experiment import Experiment
 from app.run.run_thread import Begun, RunEnd, RunThread
-from mesp_core import events
-from mesp_core.comparison import Comparison
-from mesp_core.prepare import prepare
-from mesp_core.session import Outcome
+from mesp_core.runs import events
+from mesp_core.runs.comparison import Comparison
+from mesp_core.runs.outcome import Outcome
+from mesp_core.runs.prepare import prepare
 
 IDLE, RUNNING, STOPPING = "idle", "running", "stopping"
 

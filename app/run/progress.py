@@ -4,7 +4,7 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 
-from app.wording import duration
+from app.widgets.wording import duration
 
 RECENT = 20  # steps whose median stands for the speed of now
 

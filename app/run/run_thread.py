@@ -7,14 +7,14 @@ from pathlib import Path
 
 from PySide6.QtCore import QThread, Signal
 
-from app.background import sentence
 from app.experiment.experiment import Experiment
-from app.patient import Cancelled, patiently
-from mesp_core import events
-from mesp_core.out_folder import OutFolder, default_out
-from mesp_core.prepare import Prepared
-from mesp_core.results import Results
-from mesp_core.session import Outcome
+from app.threads.background import sentence
+from app.threads.patient import Cancelled, patiently
+from mesp_core.runs import events
+from mesp_core.runs.out_folder import OutFolder, default_out
+from mesp_core.runs.outcome import Outcome
+from mesp_core.runs.prepare import Prepared
+from mesp_core.runs.results import Results
 
 ROWS_EVERY_S = 0.5
 ROWS_SHARE = 0.05  # of this thread's time that the summary may take: a median over 100,000 steps is not free

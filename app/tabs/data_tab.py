@@ -16,17 +16,17 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.background import Latest, Report, sentence
-from app.tabs.elided_label import ElidedLabel
 from app.tabs.error_view import ErrorView
 from app.tabs.sample_view import SampleView
 from app.tabs.samples_model import SAMPLE_COLUMNS, SampleRow, SamplesModel, sample_row
 from app.tabs.table_view import TableView
-from app.wording import counted
+from app.threads.background import Latest, Report, sentence
+from app.widgets.elided_label import ElidedLabel
+from app.widgets.wording import counted
 
 if TYPE_CHECKING:  # the window shows before these are needed
     from mesp_core.data.preview import PreviewSample
-    from mesp_core.prepare import Prepared
+    from mesp_core.runs.prepare import Prepared
 
 PAGE = 100
 # preview(tokens, data_file, model_dir, first, count, on_progress)

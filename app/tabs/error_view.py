@@ -4,8 +4,8 @@ from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QFontDatabase, QPalette, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPlainTextEdit, QStyle, QWidget
 
-from app.background import Latest
 from app.tabs.raw_line import place_of, raw_line
+from app.threads.background import Latest
 
 
 class ErrorView(QWidget):

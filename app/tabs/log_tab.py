@@ -7,8 +7,8 @@ from PySide6.QtGui import QColor, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QPlainTextEdit, QVBoxLayout, QWidget
 
 from app.tabs.follow_end import FollowEnd
-from app.theme import level_color
-from mesp_core.events import Log
+from app.widgets.theme import level_color
+from mesp_core.runs.events import Log
 
 MAX_LINES = 10_000
 MAX_CHARACTERS = 5000  # of a line; a longer one would take long to lay out

@@ -8,7 +8,7 @@ from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QColor, QGuiApplication, QPalette, QPixmap, QTextCharFormat, QTextCursor, QTextOption
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPlainTextEdit, QRadioButton, QSizePolicy, QVBoxLayout, QWidget
 
-from app.theme import mixed
+from app.widgets.theme import mixed
 
 if TYPE_CHECKING:
     from mesp_core.data.preview import PreviewSample

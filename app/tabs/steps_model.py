@@ -11,9 +11,9 @@ from PySide6.QtCore import QObject, Qt, Signal
 
 from app.tabs.row_order import RowOrder
 from app.tabs.table_model import LEFT, NOWHERE, RIGHT, Index, TableModel, exact
-from app.theme import method_color
-from mesp_core.device import THERMAL_STATES
-from mesp_core.events import Step
+from app.widgets.theme import method_color
+from mesp_core.machine.device import THERMAL_STATES
+from mesp_core.runs.events import Step
 
 FEW = 200  # rows that are put in their places one by one, in 50 µs each; more are sorted in together
 

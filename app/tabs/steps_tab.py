@@ -9,8 +9,8 @@ from app.tabs.follow_end import FollowEnd
 from app.tabs.kept_selection import KeptSelection
 from app.tabs.steps_model import STEP_COLUMNS, StepsModel
 from app.tabs.table_view import TableView
-from app.throttle import Throttle
-from mesp_core.events import Step
+from app.widgets.throttle import Throttle
+from mesp_core.runs.events import Step
 
 REFRESH_EVERY_MS = 250  # numbers that change faster cannot be read
 

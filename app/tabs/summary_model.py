@@ -9,9 +9,9 @@ from PySide6.QtCore import QObject, Qt
 from PySide6.QtGui import QColor, QFont, QGuiApplication, QPalette
 
 from app.tabs.table_model import LEFT, NOWHERE, RIGHT, Index, TableModel, exact
-from app.theme import method_color
+from app.widgets.theme import method_color
 from mesp_core.methods.names import DESCRIPTIONS
-from mesp_core.results import COLUMNS, Column
+from mesp_core.runs.results import COLUMNS, Column
 
 _TOOLTIPS = {
     "method": "The training method, with its options.",

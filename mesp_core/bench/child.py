@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mesp_core.bench.trial import MEBP_PEAK, Trial
-from mesp_core.checkpoint import Checkpoint
-from mesp_core.computing import Reply, serve
-from mesp_core.config import RunConfig, preset
+from mesp_core.models.checkpoint import Checkpoint
+from mesp_core.processes.computing import Reply, serve
+from mesp_core.settings.run_config import RunConfig, preset
 
 SEED = 0
 
@@ -22,16 +22,16 @@ def _compute(request: dict[str, Any], reply: Callable[[Reply], None]) -> Iterato
     """Yield the baseline, and after each step what it took; what methods log is told between."""
     import mlx.core as mx
 
-    from mesp_core.adapter import initial_adapters
-    from mesp_core.checkpoint import open_checkpoint
-    from mesp_core.memory import MB, read_footprint
-    from mesp_core.methods.build import build_method
-    from mesp_core.train import StepResult, train
+    from mesp_core.adapters.adapter import initial_adapters
+    from mesp_core.machine.memory import MB, read_footprint
+    from mesp_core.models.checkpoint import open_checkpoint
+    from mesp_core.training.build import build_method
+    from mesp_core.training.train import StepResult, train
 
     trial = Trial(**request["trial"] | {"methods": tuple(request["trial"]["methods"])})
     mx.set_cache_limit(0)
     if any(method.startswith("autodiff") for method in trial.methods):
-        from mesp_core.methods import peer  # noqa: F401 (before the baseline, as in the worker)
+        from mesp_core.engine import peer  # noqa: F401 (before the baseline, as in the worker)
     yield {"baseline_mb": read_footprint(os.getpid()).current / MB}
 
     whole = open_checkpoint(Path(request["folder"]))
@@ -85,8 +85,8 @@ def _first_blocks(checkpoint: Checkpoint, blocks: int) -> Checkpoint:
 
 def _left_out(config: RunConfig, whole: Checkpoint, checkpoint: Checkpoint, adapters: Any) -> dict[str, int]:
     """The bytes of adapters and, where they are in memory, block inputs of the blocks that were cut off."""
-    from mesp_core.methods.build import activation_dtype
     from mesp_core.methods.names import parse_method
+    from mesp_core.training.build import activation_dtype
 
     blocks = checkpoint.architecture.num_hidden_layers
     missing = whole.architecture.num_hidden_layers - blocks

@@ -14,7 +14,7 @@ from typing import Any
 from mesp_core.bench.trial import MEBP_PEAK, Trial, TrialStep, run_trial
 from mesp_core.errors import UsageError
 from mesp_core.models import synthetic
-from mesp_core.paper import paper_figures
+from mesp_core.runs.paper import paper_figures
 
 ON_DISK = "lean:checkpoints=disk"
 Run = Callable[[Trial], list[TrialStep]]

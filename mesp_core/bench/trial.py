@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mesp_core.computing import Computing, Reply
-from mesp_core.memory import MB, Meter
+from mesp_core.machine.memory import MB, Meter
+from mesp_core.processes.computing import Computing, Reply
 
 # In a method's name: the allocator's peak of mebp's first step in the same trial, such as 190000KB.
 MEBP_PEAK = "peak-of-mebp"

@@ -1,15 +1,15 @@
 """Samples as the model will see them, for a person to look at: text, token ids, and which of them carry loss.
 
-The text is made in a child process of its own, as tokenising is: see helper_child.py. Loads neither MLX nor a tokenizer.
+The text is made in a child process of its own, as tokenising is: see processes/ask.py. Loads neither MLX nor a tokenizer.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mesp_core.data.helper_child import ask
 from mesp_core.data.token_set import TokenSet
 from mesp_core.data.tokenise import description_file
+from mesp_core.processes.ask import ask
 
 
 @dataclass(frozen=True)

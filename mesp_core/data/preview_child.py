@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from mesp_core.data.helper_child import answer
 from mesp_core.data.rows import Row, read_rows
 from mesp_core.data.token_set import TokenSet
 from mesp_core.data.tokenizer import describe
 from mesp_core.errors import DataError
+from mesp_core.processes.ask import answer
 
 Pieces = list[tuple[str, bool]]
 

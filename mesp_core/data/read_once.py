@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from mesp_core.data.rows import unreadable
 from mesp_core.errors import MespError, UsageError
-from mesp_core.memory import MB
+from mesp_core.machine.memory import MB
 
 CHUNK = 1 << 20  # bytes that are read at once
 POLL_S = 0.1

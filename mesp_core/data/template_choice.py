@@ -1,7 +1,7 @@
 """Which chat template a run uses, where it is not the model's own."""
 
 from mesp_core.errors import UsageError
-from mesp_core.user_path import user_path
+from mesp_core.files.user_path import user_path
 
 CHATML = (
     "{% for message in messages %}"

@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from mesp_core.cache import cache_dir
-from mesp_core.data.helper_child import ask
 from mesp_core.data.read_once import CHUNK, OnProgress, readable
 from mesp_core.data.rows import unreadable
 from mesp_core.data.template_choice import chosen_template
 from mesp_core.data.token_set import TokenSet
 from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
+from mesp_core.files.cache import cache_dir
 from mesp_core.models.source import TOKENIZER_FILES
+from mesp_core.processes.ask import ask
 
 FORMAT_VERSION = 3  # raise it when the same files would give other ids, or another layout
 LOSS_ON = ("all", "completion")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from mesp_core.data.encode import ROWS_AT_ONCE, Encoder
-from mesp_core.data.helper_child import answer
 from mesp_core.data.read_once import opened
 from mesp_core.data.rows import Row, read_rows
 from mesp_core.data.token_set import TokenSetWriter
 from mesp_core.errors import DataError, MespError
+from mesp_core.processes.ask import answer
 
 
 def make_token_set(

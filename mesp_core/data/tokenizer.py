@@ -13,9 +13,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from mesp_core.errors import CheckpointError
-from mesp_core.json_file import LARGEST, read_object
-from mesp_core.open_files import limits_as_they_can_be
-from mesp_core.whole_file import write_whole
+from mesp_core.files.json_file import LARGEST, read_object
+from mesp_core.files.whole_file import write_whole
+from mesp_core.processes.open_files import limits_as_they_can_be
 
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 READ_BY_TRANSFORMERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")

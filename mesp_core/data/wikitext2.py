@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from mesp_core.errors import MespError, UsageError
-from mesp_core.whole_file import write_whole
+from mesp_core.files.whole_file import write_whole
 
 # The official data set repository has Parquet files only; this one has the plain text, in the original archive.
 REPO_ID = "ggml-org/ci"

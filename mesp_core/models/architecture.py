@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from mesp_core.config import PROJECTIONS
-
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+MLP = ("gate_proj", "up_proj", "down_proj")
+PROJECTIONS = ATTENTION + MLP
 EMBEDDING = "model.embed_tokens"
 BLOCK_NORMS = ("input_layernorm", "post_attention_layernorm")
 

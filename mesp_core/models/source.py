@@ -10,11 +10,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Literal
 
-from mesp_core.bundled import bundled_path
 from mesp_core.errors import CheckpointError, MespError, UsageError
-from mesp_core.json_file import read_object
-from mesp_core.memory import MB
-from mesp_core.user_path import user_path
+from mesp_core.files.bundled import bundled_path
+from mesp_core.files.json_file import read_object
+from mesp_core.files.user_path import user_path
+from mesp_core.machine.memory import MB
 
 OnProgress = Callable[[str, float], None]
 

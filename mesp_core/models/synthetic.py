@@ -17,11 +17,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mesp_core.bundled import bundled_path
-from mesp_core.cache import cache_dir
 from mesp_core.errors import MespError, UsageError
-from mesp_core.models.registry import architecture_from_config
-from mesp_core.safetensors import ITEM_SIZES
+from mesp_core.files.bundled import bundled_path
+from mesp_core.files.cache import cache_dir
+from mesp_core.models.families import architecture_from_config
+from mesp_core.models.safetensors import ITEM_SIZES
 
 BITS, GROUP_SIZE = 4, 64
 FORMAT_VERSION = 2

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import mlx.core as mx
 
 from mesp_core.ops import exponential
-from mesp_core.portions import TILE_KEYS, TILE_ROWS
+from mesp_core.ops.pieces import TILE_KEYS, TILE_ROWS
 
 QUERY_TILE = 128  # rows of probabilities that exist at once in the backward; what the mask hides beyond them is skipped
 

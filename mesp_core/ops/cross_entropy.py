@@ -14,7 +14,7 @@ import numpy as np
 from mesp_core.ops import frozen_matmul
 from mesp_core.ops.exponential import exp
 from mesp_core.ops.frozen_matmul import FrozenLinear
-from mesp_core.portions import HEAD_ELEMENTS, HEAD_ROWS
+from mesp_core.ops.pieces import HEAD_ELEMENTS, HEAD_ROWS
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,29 @@ Two kernels compute the same products. `quantized` is MLX's own (fast on Metal, 
 blocks of W₀ into float32 and multiplies those: 10 to 20 times faster than `quantized` on the CPU backend, the fallback
 wherever `quantized` fails the self-check (ops/self_check.py), and never more than BLOCK_ELEMENTS of W₀ in float at once.
 
-W₀ may lie in a file (stored_tensor.py). Then it is read row block by row block, each one gone before the next is read.
+W₀ may lie in a file (`Stored`). Then it is read row block by row block, each one gone before the next is read.
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import mlx.core as mx
 
-from mesp_core.portions import BLOCK_ELEMENTS, STORED_BYTES
-from mesp_core.stored_tensor import StoredTensor
+from mesp_core.ops.pieces import BLOCK_ELEMENTS, STORED_BYTES
 
-Matrix = mx.array | StoredTensor
+
+class Stored(Protocol):
+    """A matrix that lies in a file: its rows become an array when they are asked for."""
+
+    dtype: mx.Dtype
+    shape: tuple[int, ...]
+    nbytes: int
+
+    def __getitem__(self, part: slice | tuple[slice, slice] | mx.array) -> mx.array:
+        """A copy of that part, read now."""
+
+
+Matrix = mx.array | Stored
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ class FrozenLinear:
     @property
     def stored(self) -> bool:
         """Whether W₀ is read from the file when it is needed."""
-        return isinstance(self.weight, StoredTensor)
+        return not isinstance(self.weight, mx.array)
 
     @property
     def nbytes(self) -> int:
@@ -189,7 +201,7 @@ def row_blocks(linear: FrozenLinear) -> list[tuple[int, int]]:
 def stored_blocks(linear: FrozenLinear) -> list[tuple[int, int]]:
     """The row ranges in which `quantized` reads and multiplies a layer that lies in a file.
 
-    The self-check has to try `outputs(linear, start, stop)` for each size among these, see methods/block.py.
+    The self-check has to try `outputs(linear, start, stop)` for each size among these, see engine/block.py.
     """
     row = sum(a.nbytes for a in (linear.weight, linear.scales, linear.biases) if a is not None) // linear.out_features
     rows = STORED_BYTES // row

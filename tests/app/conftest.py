@@ -9,9 +9,9 @@ from PySide6.QtCore import QSettings
 from PySide6.QtWidgets import QApplication
 from window_driver import children
 
-from mesp_core import events
-from mesp_core.results import Results
-from mesp_core.session import Outcome
+from mesp_core.runs import events
+from mesp_core.runs.outcome import Outcome
+from mesp_core.runs.results import Results
 
 
 def step_event(method="mesp", step=1, loss=4.0, **changes):
@@ -159,7 +159,7 @@ def light_again(qapp):
     """A test may change the palette or the font; the next one begins with the usual ones."""
     font = QApplication.font()
     yield
-    from app.theme import set_appearance
+    from app.widgets.theme import set_appearance
 
     set_appearance("light")
     QApplication.setFont(font)

@@ -6,9 +6,9 @@ import pytest
 from PySide6.QtCore import QSettings
 from PySide6.QtWidgets import QComboBox, QDialogButtonBox, QLineEdit
 
+from app.dialogs.settings_dialog import SettingsDialog
 from app.experiment.experiment import Experiment
 from app.settings import RECENT, Settings
-from app.settings_dialog import SettingsDialog
 
 
 def reopened(store):

@@ -23,7 +23,7 @@ from window_driver import A_RUN_MS, LEFT, children, drop, part, press, press_but
 
 from app.experiment.experiment import Experiment
 from app.run.controller import RunController
-from mesp_core.config import RunConfig
+from mesp_core.settings.run_config import RunConfig
 
 
 def test_a_whole_comparison_and_its_exports(window, tmp_path, qtbot):
@@ -72,7 +72,7 @@ def _assert_it_changes_the_model(adapter):
     import mlx.core as mx
     from mlx_lm import load
 
-    from mesp_core.bundled import bundled_path
+    from mesp_core.files.bundled import bundled_path
 
     ids = mx.array([[5, 17, 42, 99]])
     plain, _ = load(str(bundled_path("tiny")))
@@ -204,7 +204,7 @@ def test_a_killed_worker_is_a_message_and_the_other_method_goes_on(window, qtbot
     small(window, qtbot, steps=15)
     with qtbot.waitSignal(window.controller.stepped, timeout=A_RUN_MS):
         press(window, "tool_run", qtbot)
-    (worker,) = (child for child in children() if "mesp_core.worker" in " ".join(child.cmdline()))
+    (worker,) = (child for child in children() if "mesp_core.training.worker" in " ".join(child.cmdline()))
     with qtbot.waitSignal(window.controller.ended, timeout=A_RUN_MS) as ended:
         worker.send_signal(signal.SIGKILL)
         qtbot.waitUntil(lambda: "SIGKILL" in window.message_bar.text, timeout=10_000)

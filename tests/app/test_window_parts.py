@@ -13,7 +13,7 @@ from PySide6.QtWidgets import (
 )
 from window_driver import A_RUN_MS, children, drop, part, press, small, type_into, visible_text
 
-from mesp_core.config import RunConfig
+from mesp_core.settings.run_config import RunConfig
 
 
 def test_a_wrong_value_is_marked_and_run_says_why_not(window, qtbot):

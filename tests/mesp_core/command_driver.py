@@ -7,7 +7,7 @@ import time
 import psutil
 from session_driver import step_of
 
-from mesp_core import events
+from mesp_core.runs import events
 
 SMALL = ["--seq-len", "32", "--rank", "4"]
 ENDLESS = ["--steps", "100000"]

@@ -340,9 +340,9 @@ def our_logits():
     """our_logits(folder, ids) -> the same of this package's, without adapters; it raises what opening raises."""
     import mlx.core as mx
 
-    from mesp_core.checkpoint import open_checkpoint
-    from mesp_core.config import RunConfig
-    from mesp_core.methods.build import build_method
+    from mesp_core.models.checkpoint import open_checkpoint
+    from mesp_core.settings.run_config import RunConfig
+    from mesp_core.training.build import build_method
 
     def compute(folder, ids):
         config = RunConfig(method="mesp", dtype="float32", seq_len=ids.shape[1])

@@ -2,7 +2,7 @@
 
 import json
 
-from mesp_core import events
+from mesp_core.runs import events
 
 ENDLESS = 100_000  # steps
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog, QLineEdit
 
-from mesp_core.cache import cache_dir
 from mesp_core.errors import MespError
+from mesp_core.files.cache import cache_dir
 
 
 class Tokens(SimpleNamespace):

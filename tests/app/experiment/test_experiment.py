@@ -5,8 +5,8 @@ import json
 import pytest
 
 from app.experiment.experiment import Experiment
-from mesp_core.config import RunConfig
 from mesp_core.errors import UsageError
+from mesp_core.settings.run_config import RunConfig
 
 
 def test_a_round_trip_through_json_gives_an_equal_experiment():

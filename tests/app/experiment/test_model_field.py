@@ -10,10 +10,10 @@ from PySide6.QtWidgets import QFileDialog, QLineEdit
 
 from app.experiment.facts import facts
 from app.experiment.facts import find as find_model
-from app.patient import Cancelled
-from app.plain import plain_tooltip
-from mesp_core.checkpoint import open_checkpoint
+from app.threads.patient import Cancelled
+from app.widgets.plain import plain_tooltip
 from mesp_core.errors import MespError
+from mesp_core.models.checkpoint import open_checkpoint
 from mesp_core.models.synthetic import GEOMETRIES
 
 HUB = "org/some-model"

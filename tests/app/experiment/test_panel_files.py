@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QLineEdit, QVBoxLayout,
 
 from app.experiment.facts import find as find_model
 from app.experiment.model_field import ModelField
-from mesp_core.prepare import prepare
+from mesp_core.runs.prepare import prepare
 
 SOON_S = 2.0  # the wait that a person takes for none, and room for a busy machine
 

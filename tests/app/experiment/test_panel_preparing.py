@@ -13,8 +13,8 @@ from PySide6.QtWidgets import QScrollArea
 from app.experiment.data_field import DataField
 from app.experiment.facts import find as find_model
 from app.experiment.model_field import ModelField
-from app.theme import set_appearance
-from mesp_core.prepare import prepare
+from app.widgets.theme import set_appearance
+from mesp_core.runs.prepare import prepare
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -9,12 +9,12 @@ from app.experiment import plan_line
 from app.experiment.experiment import Experiment
 from app.experiment.model_field import ModelField
 from app.experiment.plan_line import FEWEST_LINES, PlanLine, Wanted, in_text
-from app.theme import level_color, set_appearance
-from mesp_core.bundled import bundled_path
-from mesp_core.checkpoint import open_checkpoint
-from mesp_core.config import RunConfig
-from mesp_core.memory import MB, machine_memory
-from mesp_core.plan import BudgetTooSmall, plan
+from app.widgets.theme import level_color, set_appearance
+from mesp_core.files.bundled import bundled_path
+from mesp_core.machine.memory import MB, machine_memory
+from mesp_core.models.checkpoint import open_checkpoint
+from mesp_core.planner import BudgetTooSmall, plan
+from mesp_core.settings.run_config import RunConfig
 
 MACHINE = f"{machine_memory()[0] / MB / 1024:.0f} GB"
 

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.plots.live_plot import LivePlot
 from app.plots.quantity import Quantity
-from app.theme import method_color
+from app.widgets.theme import method_color
 
 EXTREMES = (2.0, -1.0, 1e12, -1e12, 1e9, 1.7e308, -1.7e308, 5e-324, math.nan, math.inf, -math.inf)
 

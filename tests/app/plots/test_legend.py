@@ -4,9 +4,9 @@ from plot_driver import METHODS
 from PySide6.QtCore import QEvent
 from PySide6.QtWidgets import QApplication, QLabel, QWidget
 
-from app.plain import plain_tooltip
 from app.plots.legend import Legend
-from app.theme import method_color
+from app.widgets.plain import plain_tooltip
+from app.widgets.theme import method_color
 
 
 def test_a_narrow_legend_goes_on_below_then_shortens_values_then_names(qtbot):

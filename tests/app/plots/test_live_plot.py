@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QApplication, QLabel
 
 from app.plots.live_plot import LivePlot
 from app.plots.quantity import Quantity
-from app.theme import method_color, set_appearance
+from app.widgets.theme import method_color, set_appearance
 
 
 def test_all_points_are_in_view_while_it_follows(plot):

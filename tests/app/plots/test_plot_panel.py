@@ -10,8 +10,8 @@ from PySide6.QtWidgets import QApplication, QLabel
 
 from app.plots.live_plot import LivePlot
 from app.plots.panel import PlotPanel
-from app.theme import method_color
-from mesp_core import events
+from app.widgets.theme import method_color
+from mesp_core.runs import events
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication, QLabel, QVBoxLayout, QWidget
 
 from app.plots.live_plot import LivePlot
 from app.plots.quantity import Quantity
-from app.theme import method_color
+from app.widgets.theme import method_color
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from app.experiment.experiment import Experiment
 from app.run.controller import IDLE, RUNNING, STOPPING, RunController
 from mesp_core.errors import DataError
-from mesp_core.session import Outcome
+from mesp_core.runs.outcome import Outcome
 
 
 @pytest.fixture

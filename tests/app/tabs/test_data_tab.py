@@ -12,13 +12,13 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 
-from app.background import Task
-from app.plain import plain_tooltip
 from app.tabs import error_view
 from app.tabs.data_tab import DataTab
 from app.tabs.raw_line import MAX_BYTES, place_of, raw_line
 from app.tabs.samples_model import SAMPLE_COLUMNS
-from app.theme import set_appearance
+from app.threads.background import Task
+from app.widgets.plain import plain_tooltip
+from app.widgets.theme import set_appearance
 from mesp_core.data.preview import Piece, PreviewSample
 from mesp_core.data.token_set import TokenSet, TokenSetWriter
 from mesp_core.errors import DataError
@@ -333,8 +333,8 @@ def test_closing_does_not_wait_for_a_file_that_hangs(qtbot, prepared, monkeypatc
 
 
 def test_real_data_through_the_real_preview(qtbot, tmp_path):
-    from mesp_core.config import preset
-    from mesp_core.prepare import prepare
+    from mesp_core.runs.prepare import prepare
+    from mesp_core.settings.run_config import preset
 
     file = tmp_path / "data.jsonl"
     rows = [[{"role": "user", "content": f"{HTML} {n}"}, {"role": "assistant", "content": f"answer {n}"}] for n in range(3)]

@@ -5,8 +5,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication, QTextCursor
 
 from app.tabs.log_tab import MAX_CHARACTERS, MAX_LINES, LogTab
-from app.theme import level_color, set_appearance
-from mesp_core.events import Log
+from app.widgets.theme import level_color, set_appearance
+from mesp_core.runs.events import Log
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from PySide6.QtGui import QGuiApplication
 from app.tabs.row_order import RowOrder
 from app.tabs.steps_model import STEP_COLUMNS
 from app.tabs.steps_tab import StepsTab
-from mesp_core.events import Step
+from mesp_core.runs.events import Step
 
 KEYS = [column.key for column in STEP_COLUMNS]
 UP, DOWN = Qt.SortOrder.AscendingOrder, Qt.SortOrder.DescendingOrder

@@ -7,9 +7,9 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont, QGuiApplication
 
 from app.tabs.summary_tab import SummaryTab
-from app.theme import method_color, set_appearance
-from mesp_core.paper import paper_figures, table_row
-from mesp_core.results import COLUMNS
+from app.widgets.theme import method_color, set_appearance
+from mesp_core.runs.paper import paper_figures, table_row
+from mesp_core.runs.results import COLUMNS
 
 KEYS = [column.key for column in COLUMNS]
 

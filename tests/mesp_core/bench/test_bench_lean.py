@@ -2,10 +2,10 @@
 
 import pytest
 
-from mesp_core import cli
 from mesp_core.bench import lean
 from mesp_core.bench.lean import Growth, Overhead, Peak, Ratio
 from mesp_core.bench.trial import MEBP_PEAK
+from mesp_core.commands import cli
 from mesp_core.models import synthetic
 
 MODEL = "bench-small"

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from mesp_core.bundled import bundled_path
 from mesp_core.data.preview import Piece, preview
 from mesp_core.data.preview_child import pieces
 from mesp_core.data.tokenise import tokenise
 from mesp_core.errors import DataError, UsageError
+from mesp_core.files.bundled import bundled_path
 
 TINY = bundled_path("tiny")
 

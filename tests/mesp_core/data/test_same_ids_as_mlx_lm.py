@@ -12,11 +12,11 @@ import pytest
 from mlx_lm.tokenizer_utils import load
 from mlx_lm.tuner.datasets import ChatDataset, CompletionsDataset, TextDataset
 
-from mesp_core.bundled import bundled_path
 from mesp_core.data.encode import Encoder
 from mesp_core.data.rows import read_rows
 from mesp_core.data.tokenise import description_file, tokenise
 from mesp_core.errors import MespError
+from mesp_core.files.bundled import bundled_path
 from tests.mesp_core.data.tokenizer_layouts import CHATML, LAYOUTS, write_layout
 
 LONG = 100_000  # tokens: nothing is cut

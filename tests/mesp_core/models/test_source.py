@@ -10,8 +10,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
-from mesp_core import bundled
 from mesp_core.errors import MespError, UsageError
+from mesp_core.files import bundled
 from mesp_core.models.source import ModelSource, local, resolve
 
 CHECKPOINT = ("config.json", "model.safetensors", "tokenizer.json")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mesp_core.models.safetensors import read_header
 from mesp_core.ops import frozen_matmul
-from mesp_core.safetensors import read_header
-from mesp_core.stored_tensor import StoredTensor
+from mesp_core.weights.stored_tensor import StoredTensor
 
 KERNELS = ("quantized", "dequantize")
 FORMATS = [None, *[(bits, group_size) for bits in (2, 3, 4, 5, 6, 8) for group_size in (32, 64, 128)]]

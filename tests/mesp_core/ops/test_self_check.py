@@ -6,20 +6,21 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mesp_core.checkpoint import open_checkpoint
-from mesp_core.config import RunConfig
 from mesp_core.data.batches import Batch
-from mesp_core.methods import block as decoder_block
-from mesp_core.methods import chunks, mebp, mesp, mlp, token_loss
-from mesp_core.methods.block import BlockShape
-from mesp_core.methods.blockwise import Blockwise
-from mesp_core.methods.build import build_method
-from mesp_core.methods.keep import Keep
-from mesp_core.methods.lean import Lean
-from mesp_core.methods.rerun import Rerun
+from mesp_core.engine import block as decoder_block
+from mesp_core.engine import mebp, mesp, mlp, token_loss
+from mesp_core.engine import rowwise as chunks
+from mesp_core.engine.block import BlockShape
+from mesp_core.engine.blockwise import Blockwise
+from mesp_core.engine.lean import Lean
+from mesp_core.engine.rerun import Rerun
+from mesp_core.lifetimes.keep import Keep
 from mesp_core.models.architecture import projection_path
+from mesp_core.models.checkpoint import open_checkpoint
 from mesp_core.ops.self_check import check_kernel
-from mesp_core.weights import Weights
+from mesp_core.settings.run_config import RunConfig
+from mesp_core.training.build import build_method
+from mesp_core.weights.weights import Weights
 
 TOKENS = 17
 RIGHT = mx.quantized_matmul
@@ -125,7 +126,7 @@ def batch():
 @pytest.fixture
 def adapters_for():
     def make(checkpoint):
-        from mesp_core.adapter import initial_adapters
+        from mesp_core.adapters.adapter import initial_adapters
 
         return initial_adapters(checkpoint.architecture, RunConfig(rank=4), b_scale=0.05)
 

@@ -1,0 +1,1 @@
+"""What the machine has to say, at the top of the window."""

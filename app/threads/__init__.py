@@ -1,0 +1,1 @@
+"""Work beside the main thread. Touches no widget."""

@@ -1,0 +1,1 @@
+"""Widgets, colours and words that know nothing of models and runs."""

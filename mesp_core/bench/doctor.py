@@ -1,0 +1,81 @@
+"""`mesp doctor`: what device, BLAS, kernels and memory meter are in use here, measured rather than assumed.
+
+`examine` is the parent side; `python -m mesp_core.doctor` is the child that runs MLX.
+"""
+
+import json
+import sys
+from typing import Any
+
+from mesp_core.errors import MespError
+from mesp_core.machine.device import battery, describe_machine, thermal_state
+from mesp_core.machine.memory import MB, machine_memory, meter_name, read_footprint
+from mesp_core.processes.start import blas_for_child, start_module
+
+TOKENS = 128  # of the kernel check
+
+
+def examine() -> dict[str, Any]:
+    """Everything `mesp doctor` prints, by name.
+
+    Raises:
+        MespError: if MLX cannot be run at all.
+    """
+    blas, sentence = blas_for_child()
+    child = start_module("mesp_core.bench.doctor", blas=blas)
+    out, err = child.communicate()
+    if child.returncode != 0:
+        last = (err.strip().splitlines() or ["no output"])[-1]
+        raise MespError(f"MLX does not run here: {last}")
+    total, available = machine_memory()
+    level = battery()
+    return {
+        "machine": describe_machine(),
+        "memory": {"total_mb": total / MB, "available_mb": available / MB},
+        "blas": sentence,
+        "meter": meter_name(),
+        "thermal_state": thermal_state(),
+        "battery": {"percent": level.percent, "plugged": level.plugged},
+        **json.loads(out),
+    }
+
+
+def _measure() -> dict[str, Any]:
+    import os
+    import time
+
+    import mlx.core as mx
+
+    from mesp_core.engine.block import used_shapes
+    from mesp_core.files.bundled import bundled_path
+    from mesp_core.models.checkpoint import open_checkpoint
+    from mesp_core.weights.weights import Weights, default_kernel
+
+    footprint_mb = read_footprint(os.getpid()).current / MB
+    a = mx.random.normal((1024, 1024))
+    mx.eval(a @ a)
+    start = time.perf_counter()
+    mx.eval(a @ a, a @ a, a @ a)
+    gflops = 3 * 2 * 1024**3 / (time.perf_counter() - start) / 1e9
+
+    weights = Weights(open_checkpoint(bundled_path("tiny")), mx.float32, kernel="quantized")
+    weights.check_kernels(TOKENS, used_shapes)
+    kernels = {
+        kind: {
+            "quantized_matmul": "right" if v.ok else "WRONG",
+            "forward_error": v.forward_error,
+            "backward_error": v.backward_error,
+        }
+        for kind, v in weights.verdicts.items()
+    }
+    return {
+        "device": str(mx.default_device()),
+        "float32_gflops": gflops,
+        "frozen_matmul": default_kernel(),
+        "kernels": kernels,
+        "worker_footprint_after_import_mb": footprint_mb,
+    }
+
+
+if __name__ == "__main__":
+    json.dump(_measure(), sys.stdout)

@@ -1,0 +1,1 @@
+"""What a person types and what is printed. Everything below says nothing on a terminal."""

@@ -1,0 +1,63 @@
+"""The command `mesp bench`. What it needs is imported when it runs."""
+
+import argparse
+import json
+import sys
+
+from mesp_core.commands.terminal import Terminal
+from mesp_core.errors import UsageError
+
+STEPS = 5
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What `mesp bench` takes."""
+    parser.add_argument("name", choices=["lean"], help="which one")
+    parser.add_argument(
+        "--rows",
+        metavar="NAMES",
+        help="comma-separated groups (memory, growth, footprint, time, autodiff) or single rows (default: all)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=STEPS,
+        metavar="N",
+        help=f"timed steps of a method, after a first one (default {STEPS})",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="growth with two blocks, the others' share added; without autodiff unless --rows names it",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print; returns 1 if a bar is missed.
+
+    What is being done goes to stderr, a line at a time: this takes an hour or more. Results that are there when it is ended
+    are shown.
+    """
+    from mesp_core.bench.lean import Result, choose, measure
+    from mesp_core.commands.bench_table import in_words, show, to_dict
+
+    if options.steps < 1:
+        raise UsageError(f"--steps: {options.steps} is not a number of at least 1.")
+    rows = choose(options.rows, options.quick)
+    results: list[Result] = []
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    try:
+        with Terminal(options.json) as terminal:
+            for result in measure(rows, options.steps, say, terminal.progress):
+                results.append(result)
+                if options.json:
+                    print(json.dumps(to_dict(result), ensure_ascii=False), flush=True)
+                else:
+                    say(in_words(result))
+    finally:
+        if results and not options.json:
+            show(results)
+    return 1 if any(result.ok is False for result in results) else 0

@@ -1,5 +1,0 @@
-"""What a run will need, from config.json and the headers of its safetensors files alone. Loads no MLX and no weights."""
-
-from mesp_core.plan.plans import BudgetTooSmall, Part, PhasePlan, Plan, in_words, plan
-
-__all__ = ["BudgetTooSmall", "Part", "PhasePlan", "Plan", "in_words", "plan"]

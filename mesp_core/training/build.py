@@ -1,0 +1,81 @@
+"""From a configuration and an opened checkpoint to the method that trains it."""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from mesp_core.engine import mebp, mesp
+from mesp_core.engine import rowwise as chunks
+from mesp_core.engine.block import BlockShape, used_shapes
+from mesp_core.engine.block_inputs import InMemory, OnDisk, scratch_folder
+from mesp_core.engine.blockwise import Blockwise
+from mesp_core.engine.lean import Lean
+from mesp_core.engine.method import AdapterTree, Method
+from mesp_core.engine.rerun import Rerun
+from mesp_core.lifetimes.keep import Keep
+from mesp_core.machine.memory import MB
+from mesp_core.methods.names import parse_method
+from mesp_core.models.checkpoint import Checkpoint
+from mesp_core.ops.exponential import on_cpu
+from mesp_core.planner import in_words, plan
+from mesp_core.settings.run_config import RunConfig
+from mesp_core.weights.weights import FLOAT_DTYPES, Weights
+
+BLOCK_BACKWARDS = {
+    "mebp": mebp.block_backward,
+    "mesp": mesp.block_backward,
+    "mesp-store-h": mesp.block_backward_store_h,
+}
+
+
+def activation_dtype(config: RunConfig, checkpoint: Checkpoint) -> mx.Dtype:
+    """The configured dtype; `auto` is the checkpoint's own on a GPU, float32 on the CPU."""
+    if config.dtype != "auto":
+        return getattr(mx, config.dtype)
+    return mx.float32 if on_cpu() else FLOAT_DTYPES[checkpoint.float_dtype]
+
+
+def build_method(
+    config: RunConfig,
+    checkpoint: Checkpoint,
+    adapters: AdapterTree,
+    log: Callable[[str, str], None] = lambda level, message: None,
+) -> tuple[Method, dict[str, str]]:
+    """The method, and which kernel serves which kind of layer; `log` hears (level, message) of each fallback."""
+    spec = parse_method(config.method)
+    dtype = activation_dtype(config, checkpoint)
+    if spec.name == "autodiff":
+        from mesp_core.engine.autodiff import Autodiff  # mlx_lm is large: only whom needs it loads it
+
+        checkpointing = bool(spec.option("grad-checkpoint"))
+        method = Autodiff(checkpoint.folder, adapters, config.scale, dtype, checkpointing)
+        return method, {"all": "mlx-lm"}
+    weights = Weights(checkpoint, dtype, config.kernel, mode=str(spec.option("weights")))
+    if weights.fallback is not None:
+        log("warning", f"weights=mapped cannot be used here, so they are streamed: {weights.fallback}")
+    tokens = config.batch_size * config.seq_len
+    rows = min(chunks.TOKENS, tokens)  # that the loss, and lean throughout, take at once
+    weights.check_kernels(rows if spec.name == "lean" else tokens, used_shapes, {rows, tokens % rows} - {0})
+    kernels = {kind: verdict.kernel for kind, verdict in weights.verdicts.items()} or {"all": weights.kernel}
+    for kind, verdict in weights.verdicts.items():
+        if not verdict.ok:
+            log(
+                "warning",
+                f"quantized_matmul is wrong on this device for layers {kind} (relative error {verdict.forward_error:.1e} "
+                f"forward, {verdict.backward_error:.1e} backward); these are dequantised and multiplied instead.",
+            )
+    shape = BlockShape.of(checkpoint.architecture)
+    layers = checkpoint.architecture.num_hidden_layers
+    keep, checkpoints = Keep(layers), spec.option("checkpoints")
+    if spec.name == "lean" and spec.option("budget") is not None:
+        chosen = plan(config, checkpoint)
+        keep, checkpoints = chosen.keep, chosen.checkpoints
+        log("info", f"plan for {spec.key}: {in_words(chosen)}; predicted peak {chosen.allocator_peak / MB:,.1f} MB")
+    on_disk = checkpoints == "disk"
+    inputs = OnDisk(scratch_folder(config.scratch_dir), bool(spec.option("tmpfs")), layers) if on_disk else InMemory()
+    full_loss = spec.option("loss") == "full"
+    if spec.name == "lean":
+        passes = Lean(shape, keep)
+        return Blockwise(weights, config.scale, passes, inputs, full_loss), kernels
+    passes = Rerun(shape, BLOCK_BACKWARDS[spec.name])
+    return Blockwise(weights, config.scale, passes, inputs, full_loss), kernels
