@@ -131,7 +131,7 @@ ADVANCED = (
     Spec(
         "scratch_dir",
         "Scratch folder",
-        "Where methods with checkpoints=disk put a file while they run. Not on a memory disk: it is to save memory.",
+        "Where methods with inputs=disk put a file while they run. Not on a memory disk: it is to save memory.",
         "text",
         empty="in the cache folder",
     ),

@@ -94,7 +94,7 @@ def _left_out(config: RunConfig, whole: Checkpoint, checkpoint: Checkpoint, adap
         return {}
     held = sum(array.nbytes for pair in adapters.values() for array in pair.values())
     left_out = {"adapters": missing * held // blocks}
-    if parse_method(config.method).option("checkpoints") == "memory":
+    if parse_method(config.method).option("inputs") == "memory":
         item = activation_dtype(config, checkpoint).size
         left_out["block inputs"] = missing * config.seq_len * checkpoint.architecture.hidden_size * item
     return left_out

@@ -16,7 +16,7 @@ from mesp_core.errors import UsageError
 from mesp_core.models import synthetic
 from mesp_core.runs.paper import paper_figures
 
-ON_DISK = "lean:checkpoints=disk"
+ON_DISK = "lean:inputs=disk"
 Run = Callable[[Trial], list[TrialStep]]
 
 

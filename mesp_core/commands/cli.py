@@ -23,7 +23,7 @@ from mesp_core.runs.comparison import Comparison
 from mesp_core.runs.events import Error
 from mesp_core.settings.run_config import RunConfig
 
-EVERY_METHOD = ("mebp", "mesp", "mesp-store-h", "lean", "lean:checkpoints=disk", "autodiff", "autodiff:grad-checkpoint")
+EVERY_METHOD = ("mebp", "mesp", "mesp-store-h", "lean", "lean:inputs=disk", "autodiff", "autodiff:grad-checkpoint")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -34,7 +34,7 @@ FLAGS = {
     "memory_limit_mb": ("--memory-limit-mb", "end the run when its footprint passes this; 0: no limit"),
     "time_limit_s": ("--time-limit-s", "stop after the step that passes this; 0: no limit"),
     "max_grad_norm": ("--max-grad-norm", "scale gradients down to this norm; 0: leave them as they are"),
-    "scratch_dir": ("--scratch-dir", "folder of the scratch file of checkpoints=disk (default: in the cache folder)"),
+    "scratch_dir": ("--scratch-dir", "folder of the scratch file of inputs=disk (default: in the cache folder)"),
 }
 
 

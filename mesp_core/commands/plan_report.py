@@ -69,7 +69,7 @@ def to_dict(chosen: Plan, total: int, free: int) -> dict[str, Any]:
         "verdict": verdict(chosen, total, free),
         "machine_total_mb": _mb(total),
         "machine_free_mb": _mb(free),
-        "checkpoints": chosen.checkpoints,
+        "inputs": chosen.inputs,
         "keep": None if chosen.keep is None else dataclasses.asdict(chosen.keep),
         "relative_time": None if chosen.relative_time is None else round(chosen.relative_time, 4),
     }

@@ -15,7 +15,7 @@ Options = dict[str, str | tuple[str, ...]]
 _BLOCKWISE: Options = {
     "weights": ("streamed", "resident", "mapped"),
     "loss": ("chunked", "full"),
-    "checkpoints": ("memory", "disk"),
+    "inputs": ("memory", "disk"),
     "tmpfs": FLAG,
 }
 METHODS: dict[str, Options] = {
@@ -32,6 +32,7 @@ DESCRIPTIONS = {
     "mesp-store-h": "as mesp, with h = xA kept from the re-run (the paper's ablation)",
     "lean": "as mesp, and nothing larger than it must be ever exists; with a budget it keeps what saves the most time",
 }
+RENAMED = {"checkpoints": "inputs"}  # options that were called otherwise; a checkpoint is a model on disk
 
 _UNITS = {"KB": 1024, "MB": 1024**2, "GB": 1024**3}
 _LARGEST_SIZE = 2**60
@@ -85,15 +86,17 @@ def parse_method(text: str) -> MethodSpec:
     options: dict[str, Value] = {}
     for part in parts:
         option, has_value, value = part.partition("=")
+        if option in RENAMED and RENAMED[option] in METHODS[name]:
+            raise UsageError(f"method {text!r}: the option {option!r} is called {RENAMED[option]!r} now.")
         if option not in METHODS[name]:
             raise UsageError(f"method {text!r}: {name} has no option {option!r}; it has {', '.join(METHODS[name])}.")
         if option in options:
             raise UsageError(f"method {text!r}: the option {option!r} is given twice.")
         options[option] = _parse_value(text, METHODS[name][option], option, value, bool(has_value))
     spec = MethodSpec(text.strip(), name, options)
-    if "tmpfs" in options and spec.option("checkpoints") != "disk":
+    if "tmpfs" in options and spec.option("inputs") != "disk":
         raise UsageError(
-            f"method {text!r}: tmpfs is about the scratch file of checkpoints=disk; add that option or leave tmpfs out."
+            f"method {text!r}: tmpfs is about the scratch file of inputs=disk; add that option or leave tmpfs out."
         )
     return spec
 

@@ -12,13 +12,13 @@ Chosen = tuple[Keep, str]  # and where block inputs are: memory or disk
 Peak = Callable[[Keep, str], float]
 
 
-def fastest(sizes: Sizes, cost: Cost, peak: Peak, limit: float, checkpoints: Sequence[str]) -> Chosen | None:
+def fastest(sizes: Sizes, cost: Cost, peak: Peak, limit: float, inputs: Sequence[str]) -> Chosen | None:
     """The plan of least time whose `peak` is at most `limit` bytes; None if there is none.
 
     For each place of the block inputs and each size of the MLP's parts, memory goes first to what saves most time a byte.
     """
     found: list[tuple[float, Chosen]] = []
-    for where in checkpoints:
+    for where in inputs:
         for part in PARTS:
             keep = Keep(sizes.layers, part_elements=part)
             if peak(keep, where) > limit:

@@ -43,11 +43,11 @@ class Cost:
         head = hidden * s.model.vocab_size
         self._loss = 2 * self._products(head) + self._dequantised(head) + EXPONENTIAL * s.tokens * s.model.vocab_size
 
-    def seconds(self, keep: Keep, checkpoints: str) -> float:
+    def seconds(self, keep: Keep, inputs: str) -> float:
         """Of one step."""
         block = self._attention + PARTS[keep.part_elements] * self._mlp
         saved = sum(seconds * getattr(keep, what) for what, seconds in self.saved.items())
-        disk = 2 * keep.layers * self._sizes.block_input / DISK if checkpoints == "disk" else 0
+        disk = 2 * keep.layers * self._sizes.block_input / DISK if inputs == "disk" else 0
         return keep.layers * block - saved + self._loss + disk
 
     def _products(self, elements: float) -> float:

@@ -60,7 +60,7 @@ class PhasePlan:
 class Plan:
     """What one method will need.
 
-    `keep` is what lean keeps (None for other methods), `checkpoints` where block inputs are: memory or disk.
+    `keep` is what lean keeps (None for other methods), `inputs` where block inputs are: memory or disk.
     `training_memory`: bytes of footprint that the run adds to a worker which has done nothing yet. `relative_time`: of a
     step, to that of lean which keeps nothing; None for other methods, for which nothing is predicted.
     """
@@ -68,7 +68,7 @@ class Plan:
     method: str
     phases: tuple[PhasePlan, ...]
     keep: Keep | None
-    checkpoints: str
+    inputs: str
     training_memory: int
     relative_time: float | None
 
@@ -91,7 +91,7 @@ def in_words(chosen: Plan) -> str:
             kept.setdefault(count, []).append(KEPT_NAMES[name])
     text = "; ".join(f"{', '.join(names)} of {_blocks(count, keep.layers)}" for count, names in kept.items())
     return (
-        f"{'kept: ' + text if text else 'nothing kept'}; block inputs {PLACES[chosen.checkpoints]}; "
+        f"{'kept: ' + text if text else 'nothing kept'}; block inputs {PLACES[chosen.inputs]}; "
         f"{keep.part_elements:,} elements of an MLP matrix at a time"
     )
 
@@ -125,17 +125,17 @@ def plan(config: RunConfig, checkpoint: Checkpoint, method: str | None = None) -
         mode = "streamed"  # as weights.py falls back
     sizes = sizes_of(config, checkpoint, streamed=mode == "streamed")
     step = Step(config, spec, sizes)
-    checkpoints = str(spec.option("checkpoints")) if blockwise else "memory"
+    inputs = str(spec.option("inputs")) if blockwise else "memory"
     keep, relative_time = None, None
     if spec.name == "lean":
         cost, keep = Cost(sizes), Keep(sizes.layers)
         usual = cost.seconds(keep, "memory")
         if spec.option("budget") is not None:
-            places = [checkpoints] if "checkpoints" in spec.options else ["memory", "disk"]
-            keep, checkpoints = _within_budget(spec, step, cost, places)
-        relative_time = cost.seconds(keep, checkpoints) / usual
-    phases = step.phases(keep, checkpoints)
-    return _plan(spec, phases, keep, checkpoints, relative_time, mode == "mapped")
+            places = [inputs] if "inputs" in spec.options else ["memory", "disk"]
+            keep, inputs = _within_budget(spec, step, cost, places)
+        relative_time = cost.seconds(keep, inputs) / usual
+    phases = step.phases(keep, inputs)
+    return _plan(spec, phases, keep, inputs, relative_time, mode == "mapped")
 
 
 def sizes_of(config: RunConfig, checkpoint: Checkpoint, streamed: bool = True) -> Sizes:
@@ -164,7 +164,7 @@ def on_gpu() -> bool:
 
 
 def _plan(
-    spec: MethodSpec, phases: Phases, keep: Keep | None, checkpoints: str, relative_time: float | None, mapped: bool
+    spec: MethodSpec, phases: Phases, keep: Keep | None, inputs: str, relative_time: float | None, mapped: bool
 ) -> Plan:
     plans = []
     for name, moment in phases.items():
@@ -173,7 +173,7 @@ def _plan(
     # Pages of a mapped file count as allocated, but not in the footprint.
     most = max(sum(size for part, size in moment.items() if not (mapped and part == HELD)) for moment in phases.values())
     overhead = OVERHEAD_MB[spec.name] * MB
-    return Plan(spec.key, tuple(plans), keep, checkpoints, round(most + overhead), relative_time)
+    return Plan(spec.key, tuple(plans), keep, inputs, round(most + overhead), relative_time)
 
 
 def _within_budget(spec: MethodSpec, step: Step, cost: Cost, places: Sequence[str]) -> tuple[Keep, str]:
@@ -186,7 +186,7 @@ def _within_budget(spec: MethodSpec, step: Step, cost: Cost, places: Sequence[st
     if chosen is None:
         least = Keep(step.sizes.layers, part_elements=SMALL_PART)
         smallest, where = min((peak(least, where), where) for where in places)
-        alternative = "" if "disk" in places else ", leave checkpoints=memory out"
+        alternative = "" if "disk" in places else ", leave inputs=memory out"
         # Rounded up, so that the figure it names is enough.
         raise BudgetTooSmall(
             f"budget: {budget / MB:,.1f} MB is too small; the smallest plan, with block inputs {PLACES[where]}, takes "

@@ -35,11 +35,11 @@ class Step:
         self._mlp_backward = cache(lambda part, held: largest(lean.mlp_backward(sizes, part, held, list(sizes.chunks()))))
         self._loss = cache(lambda: largest(loss.moments(sizes, self._full_loss)))
 
-    def phases(self, keep: Keep | None, checkpoints: str) -> Phases:
-        """Each phase's moment of the most memory. `keep` is lean's, `checkpoints` memory or disk."""
+    def phases(self, keep: Keep | None, inputs: str) -> Phases:
+        """Each phase's moment of the most memory. `keep` is lean's, `inputs` memory or disk."""
         if self._spec.name == "autodiff":
             return self._autodiff()
-        blocks = self._lean(keep, checkpoints == "disk") if self._spec.name == "lean" else self._rerun(checkpoints == "disk")
+        blocks = self._lean(keep, inputs == "disk") if self._spec.name == "lean" else self._rerun(inputs == "disk")
         forward, of_loss, backward = blocks
         states = 3 * 4 * self.sizes.tokens * self.sizes.hidden  # the embedding's rows, dequantised, then gathered
         forward.append(together(self._always, self._held_gradients(None), {STATES: states}))

@@ -57,7 +57,7 @@ class RunConfig:
         memory_limit_mb: end the run when the worker's footprint passes this many MB (0: no limit).
         time_limit_s: stop after the step that passes this many seconds (0: no limit).
         max_grad_norm: scale a step's gradients down so that their norm is at most this (0: leave them as they are).
-        scratch_dir: folder of the scratch file of methods with `checkpoints=disk` ("": `scratch` in the cache folder).
+        scratch_dir: folder of the scratch file of methods with `inputs=disk` ("": `scratch` in the cache folder).
     """
 
     model: str = "tiny"

@@ -66,13 +66,12 @@ def build_method(
             )
     shape = BlockShape.of(checkpoint.architecture)
     layers = checkpoint.architecture.num_hidden_layers
-    keep, checkpoints = Keep(layers), spec.option("checkpoints")
+    keep, where = Keep(layers), spec.option("inputs")
     if spec.name == "lean" and spec.option("budget") is not None:
         chosen = plan(config, checkpoint)
-        keep, checkpoints = chosen.keep, chosen.checkpoints
+        keep, where = chosen.keep, chosen.inputs
         log("info", f"plan for {spec.key}: {in_words(chosen)}; predicted peak {chosen.allocator_peak / MB:,.1f} MB")
-    on_disk = checkpoints == "disk"
-    inputs = OnDisk(scratch_folder(config.scratch_dir), bool(spec.option("tmpfs")), layers) if on_disk else InMemory()
+    inputs = OnDisk(scratch_folder(config.scratch_dir), bool(spec.option("tmpfs")), layers) if where == "disk" else InMemory()
     full_loss = spec.option("loss") == "full"
     if spec.name == "lean":
         passes = Lean(shape, keep)

@@ -214,7 +214,7 @@ def test_it_is_as_high_as_its_text_and_a_long_one_is_scrolled_in_a_low_panel(mak
     qtbot.waitUntil(lambda: text_of(panel, find) != "")
     qtbot.waitUntil(lambda: line.verticalScrollBar().maximum() == 0)
     usual = line.height()
-    methods = ("mebp", "mesp", "mesp-store-h", "autodiff", "lean", "mesp:weights=resident:loss=full:checkpoints=disk:tmpfs")
+    methods = ("mebp", "mesp", "mesp-store-h", "autodiff", "lean", "mesp:weights=resident:loss=full:inputs=disk:tmpfs")
     panel.set_experiment(Experiment(RunConfig(), methods))
     qtbot.waitUntil(lambda: "tmpfs" in text_of(panel, find) and line.height() > usual)
     qtbot.waitUntil(lambda: line.verticalScrollBar().maximum() == 0)  # it is laid out anew a little later

@@ -5,7 +5,7 @@ import pytest
 from mesp_core.commands import cli
 from mesp_core.methods.names import parse_method
 
-ALL = ("mebp", "mesp", "mesp-store-h", "lean", "lean:checkpoints=disk", "autodiff", "autodiff:grad-checkpoint")
+ALL = ("mebp", "mesp", "mesp-store-h", "lean", "lean:inputs=disk", "autodiff", "autodiff:grad-checkpoint")
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ class TestPlan:
         assert "lean:budget=1GB: kept: attention, gate, up, σ(gate) of all" in out and "block inputs in memory" in out
 
     def test_a_budget_is_merged_with_other_options(self, run, strict_json):
-        code, out, _ = run("plan", "--methods", "mesp,lean:checkpoints=disk", "--budget", "900MB", "--json")
+        code, out, _ = run("plan", "--methods", "mesp,lean:inputs=disk", "--budget", "900MB", "--json")
         found = [strict_json(line) for line in out.splitlines()]
-        assert code == 0 and [plan["method"] for plan in found] == ["mesp", "lean:checkpoints=disk:budget=900MB"]
-        assert found[1]["checkpoints"] == "disk" and found[1]["keep"]["attention"] > 0
+        assert code == 0 and [plan["method"] for plan in found] == ["mesp", "lean:inputs=disk:budget=900MB"]
+        assert found[1]["inputs"] == "disk" and found[1]["keep"]["attention"] > 0
 
     @pytest.mark.parametrize("what", ["does not fit", "more than is free"])
     def test_a_machine_that_is_too_small(self, what, run, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_budget_that_cannot_be(command, arguments, words, run):
     assert all(word in err for word in words), err
 
 
-@pytest.mark.parametrize("method", [None, "lean", "lean:checkpoints=disk:tmpfs"])
+@pytest.mark.parametrize("method", [None, "lean", "lean:inputs=disk:tmpfs"])
 def test_training_within_a_budget_is_leans_option(method, run, monkeypatch):
     asked = []
     monkeypatch.setattr(cli, "_run_methods", lambda options, config, methods: asked.append((config.method, methods)) or 0)

@@ -11,7 +11,7 @@ from mesp_core.models.architecture import PROJECTIONS
 from mesp_core.ops import attention, exponential
 
 OTHERS = ("qwen2", "llama", "float")
-DISK = "checkpoints=disk:tmpfs"  # wherever the tests' folder is
+DISK = "inputs=disk:tmpfs"  # wherever the tests' folder is
 OPTIONS = {
     "lean": "lean",
     "resident": "lean:weights=resident",

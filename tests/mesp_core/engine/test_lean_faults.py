@@ -68,24 +68,24 @@ class TestAScratchFolder:
     def test_that_is_a_file(self, refused, tmp_path):
         file = tmp_path / "scratch"
         file.write_text("")
-        said = refused(2, "--method", "lean:checkpoints=disk:tmpfs", "--scratch-dir", file)
+        said = refused(2, "--method", "lean:inputs=disk:tmpfs", "--scratch-dir", file)
         assert f"scratch_dir: {file} cannot be written to (File exists)" in said and "--scratch-dir" in said
 
     @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
     def test_that_cannot_be_made(self, refused):
-        said = refused(2, "--method", "mesp:checkpoints=disk:tmpfs", "--scratch-dir", "/proc/none/scratch")
+        said = refused(2, "--method", "mesp:inputs=disk:tmpfs", "--scratch-dir", "/proc/none/scratch")
         assert "scratch_dir: /proc/none/scratch cannot be written to (" in said
 
     def test_in_memory(self, refused, tmp_path):
         shm = "/dev/shm"
         if sys.platform != "linux" or file_system(shm) not in IN_MEMORY:
             pytest.skip("needs a tmpfs at /dev/shm")
-        said = refused(2, "--method", "lean:checkpoints=disk", "--scratch-dir", f"{shm}/mesp-test-of-{tmp_path.name}")
+        said = refused(2, "--method", "lean:inputs=disk", "--scratch-dir", f"{shm}/mesp-test-of-{tmp_path.name}")
         assert "is on a tmpfs, which is memory" in said and "the option tmpfs" in said
 
     def test_whose_disk_is_full(self, command, tmp_path):
         """Stood in for by a limit on the size of files, which the system also refuses to pass when the room is claimed."""
-        arguments = ["--seq-len", "128", "--max-samples", "4", "--steps", "3", "--method", "lean:checkpoints=disk:tmpfs"]
+        arguments = ["--seq-len", "128", "--max-samples", "4", "--steps", "3", "--method", "lean:inputs=disk:tmpfs"]
         limit = 4 * 128 * 256  # bytes: four block inputs of up to 128 tokens need four times as many
         process = subprocess.run(
             [*command[0], "train", *arguments, "--scratch-dir", tmp_path / "scratch", "--out", tmp_path / "out"],
@@ -104,7 +104,7 @@ class TestAScratchFolder:
     def test_check_says_so_too(self, mesp, tmp_path):
         file = tmp_path / "scratch"
         file.write_text("")
-        methods = "lean:checkpoints=disk:tmpfs"
+        methods = "lean:inputs=disk:tmpfs"
         process = mesp("check", "--seq-len", "16", "--methods", methods, "--scratch-dir", file)
         assert process.returncode == 2, process.stderr
         assert f"mesp: scratch_dir: {file} cannot be written to" in process.stderr.splitlines()[-1]

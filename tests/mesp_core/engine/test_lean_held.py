@@ -119,7 +119,7 @@ def test_on_disk_no_input_is_in_memory(held, tmp_path):
     assert [*seen.phases.values(), *seen.blocks] == [0, *[near(INPUT)] * 5]
 
 
-@pytest.mark.parametrize("method", ["lean", "lean:checkpoints=disk:tmpfs", "lean:loss=full:weights=resident", "mesp"])
+@pytest.mark.parametrize("method", ["lean", "lean:inputs=disk:tmpfs", "lean:loss=full:weights=resident", "mesp"])
 def test_nothing_grows_from_step_to_step(method, model_of, make_batch, built):
     """Of other lengths, and in one step as many samples as in two."""
     model = model_of("mixed")

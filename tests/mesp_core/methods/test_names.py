@@ -18,8 +18,8 @@ MB = 1024 * 1024
         ("mesp:weights=resident", "mesp", {"weights": "resident"}),
         ("mebp:weights=streamed", "mebp", {"weights": "streamed"}),
         ("mesp-store-h:weights=mapped:loss=full", "mesp-store-h", {"weights": "mapped", "loss": "full"}),
-        ("mebp:checkpoints=disk:tmpfs", "mebp", {"checkpoints": "disk", "tmpfs": True}),
-        ("mesp:tmpfs:checkpoints=disk", "mesp", {"tmpfs": True, "checkpoints": "disk"}),
+        ("mebp:inputs=disk:tmpfs", "mebp", {"inputs": "disk", "tmpfs": True}),
+        ("mesp:tmpfs:inputs=disk", "mesp", {"tmpfs": True, "inputs": "disk"}),
         ("lean", "lean", {}),
         ("lean:budget=450MB", "lean", {"budget": 450 * MB}),
         ("lean:budget=1.5 gb:weights=resident", "lean", {"budget": 1536 * MB, "weights": "resident"}),
@@ -44,14 +44,15 @@ def test_what_may_be_written(text, name, options):
         ("mesp:weights=fast", ["weights='fast'", "streamed, resident"]),
         ("mesp:weights=resident=now", ["weights='resident=now'"]),
         ("mesp:weights=resident:weights=streamed", ["'weights'", "twice"]),
-        ("mesp:budget=450MB", ["'budget'", "weights, loss, checkpoints, tmpfs"]),
+        ("mesp:budget=450MB", ["'budget'", "weights, loss, inputs, tmpfs"]),
         ("lean:budget", ["budget=''", "KB, MB or GB"]),
         ("lean:budget=450", ["budget='450'", "KB, MB or GB"]),
         ("lean:budget=450MB:budget=450MB", ["'budget'", "twice"]),
         ("lean:loss=cut", ["loss='cut'", "chunked, full"]),
-        ("lean:tmpfs", ["tmpfs", "checkpoints=disk"]),
-        ("mebp:tmpfs:checkpoints=memory", ["tmpfs", "checkpoints=disk"]),
-        ("mesp:checkpoints=disk:tmpfs=yes", ["'tmpfs'", "no value"]),
+        ("lean:tmpfs", ["tmpfs", "inputs=disk"]),
+        ("lean:checkpoints=disk", ["'checkpoints'", "called 'inputs' now"]),
+        ("mebp:tmpfs:inputs=memory", ["tmpfs", "inputs=disk"]),
+        ("mesp:inputs=disk:tmpfs=yes", ["'tmpfs'", "no value"]),
         ("autodiff:grad-checkpoint=yes", ["'grad-checkpoint'", "no value"]),
         ("autodiff:grad-checkpoint=", ["'grad-checkpoint'", "no value"]),
     ],
@@ -84,7 +85,7 @@ def test_a_list_refused(text, said):
     "one, other, why",
     [
         ("mesp", "mesp:weights=streamed", "(weights=streamed goes without saying)"),
-        ("mesp:loss=chunked", "mesp:checkpoints=memory", "(checkpoints=memory, loss=chunked goes without saying)"),
+        ("mesp:loss=chunked", "mesp:inputs=memory", "(inputs=memory, loss=chunked goes without saying)"),
         ("lean:budget=450MB", "lean:budget=450mb", ""),
         ("lean:budget=1GB", "lean:budget=1024.0 MB", ""),
         ("lean:loss=full:budget=1GB", "lean:budget=1GB:loss=full", ""),
@@ -98,7 +99,7 @@ def test_the_same_run_written_in_two_ways_is_named_twice(one, other, why):
 
 
 def test_other_runs_of_a_method_may_stand_beside_it():
-    keys = ["lean", "lean:budget=450MB", "lean:budget=450KB", "lean:checkpoints=disk", "lean:checkpoints=disk:tmpfs", "mesp"]
+    keys = ["lean", "lean:budget=450MB", "lean:budget=450KB", "lean:inputs=disk", "lean:inputs=disk:tmpfs", "mesp"]
     assert [spec.key for spec in parse_methods(",".join(keys))] == keys
 
 
@@ -107,12 +108,12 @@ def test_an_option_not_given_has_its_default():
     assert spec.all_options() == {
         "weights": "streamed",
         "loss": "full",
-        "checkpoints": "memory",
+        "inputs": "memory",
         "tmpfs": False,
         "budget": None,
     }
     assert parse_method("lean:budget=1KB").option("budget") == 1024
-    assert parse_method("mebp:checkpoints=disk:tmpfs").option("tmpfs") is True
+    assert parse_method("mebp:inputs=disk:tmpfs").option("tmpfs") is True
     assert parse_method("autodiff").option("grad-checkpoint") is False
     with pytest.raises(KeyError):
         parse_method("mesp").option("budget")
@@ -150,7 +151,7 @@ def test_folder_names_are_distinct_and_plain():
     """Also where capitals are no different: every option of every method, alone and in pairs."""
     keys = []
     for method, options in METHODS.items():
-        written = ["tmpfs:checkpoints=disk"] if "tmpfs" in options else []
+        written = ["tmpfs:inputs=disk"] if "tmpfs" in options else []
         for option, values in options.items():
             values = {FLAG: [], SIZE: ["=450MB", "=450 KB", "=4.50GB"]}.get(values, [f"={value}" for value in values[1:]])
             written += [option + value for value in values] or ([] if option == "tmpfs" else [option])

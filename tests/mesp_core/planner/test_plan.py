@@ -74,7 +74,7 @@ HALF = {"dtype": "bfloat16", "adapter_dtype": "bfloat16"}
 RUNS = {
     "lean": ("qwen", {"method": "lean", "seq_len": 96}),
     "lean in bfloat16": ("llama", {"method": "lean", "seq_len": 100, "rank": 32, **HALF}),
-    "lean, block inputs on disk": ("llama", {"method": "lean:checkpoints=disk:tmpfs", "seq_len": 80, "rank": 4}),
+    "lean, block inputs on disk": ("llama", {"method": "lean:inputs=disk:tmpfs", "seq_len": 80, "rank": 4}),
     "lean, adamw, two samples": (
         "qwen",
         {"method": "lean", "batch_size": 2, "rank": 32, "optimizer": "adamw", "seq_len": 48},
@@ -99,7 +99,7 @@ def test_the_allocators_peak_is_predicted(model, changes, checkpoints, no_cache,
 
 
 def test_a_run_stays_within_its_budget(checkpoints, no_cache):
-    config = config_of(method="lean:checkpoints=memory:budget=12MB", seq_len=96)
+    config = config_of(method="lean:inputs=memory:budget=12MB", seq_len=96)
     chosen = plan(config, checkpoints["qwen"])
     limit = 12 * MB
     assert 0.75 * limit <= measured_peak(config, checkpoints["qwen"]) <= limit
@@ -123,20 +123,20 @@ class TestBudget:
             plan(config, checkpoints["qwen"])
         enough = config.replace(method=f"lean:budget={caught.value.smallest / 1024:.3f}KB")
         chosen = plan(enough, checkpoints["qwen"])
-        assert chosen.checkpoints == "disk" and not chosen.keep.attention
+        assert chosen.inputs == "disk" and not chosen.keep.attention
         assert "block inputs on disk" in in_words(chosen)
 
     def test_the_method_says_where_block_inputs_are(self, checkpoints):
         """In memory the least is more, and the message says what stands in the way."""
         in_memory, anywhere = [], []
-        for method, smallest in ((":checkpoints=memory", in_memory), ("", anywhere)):
+        for method, smallest in ((":inputs=memory", in_memory), ("", anywhere)):
             with pytest.raises(BudgetTooSmall) as caught:
                 plan(config_of(method=f"lean{method}:budget=1MB", seq_len=512), checkpoints["qwen"])
             smallest.append(caught.value.smallest)
-            assert ("leave checkpoints=memory out" in str(caught.value)) == bool(method)
+            assert ("leave inputs=memory out" in str(caught.value)) == bool(method)
         assert anywhere < in_memory
-        chosen = plan(config_of(method="lean:checkpoints=disk:budget=2GB"), checkpoints["qwen"])
-        assert chosen.checkpoints == "disk"
+        chosen = plan(config_of(method="lean:inputs=disk:budget=2GB"), checkpoints["qwen"])
+        assert chosen.inputs == "disk"
 
 
 class TestWhatCounts:
@@ -151,7 +151,7 @@ class TestWhatCounts:
         assert adam.phases[0].nbytes - sgd.phases[0].nbytes == pytest.approx(moments, abs=2)
 
     def test_block_inputs_on_disk_take_nothing_in_the_loss(self, checkpoints):
-        held, gone = (plan(config_of(method=f"lean{o}"), checkpoints["qwen"]) for o in ("", ":checkpoints=disk"))
+        held, gone = (plan(config_of(method=f"lean{o}"), checkpoints["qwen"]) for o in ("", ":inputs=disk"))
         at_loss = [next(phase for phase in chosen.phases if phase.name == "loss").nbytes for chosen in (held, gone)]
         assert at_loss[0] - at_loss[1] == pytest.approx(2 * 128 * 512 * 4, abs=2)
 
