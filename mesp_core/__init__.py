@@ -22,6 +22,7 @@ _OFFERED = {
     "Plan": "mesp_core.planner",
     "plan": "mesp_core.planner",
     # Whole runs, each method in a process of its own
+    "compare": "mesp_core.runs.comparison",
     "Comparison": "mesp_core.runs.comparison",
     "Results": "mesp_core.runs.results",
     # A loop of one's own

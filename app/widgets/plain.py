@@ -20,7 +20,7 @@ def plain_tooltip(text: str) -> str:
 class PlainLabel(QLabel):
     """A label that breaks lines anywhere if it must, since a path has no blanks. Invisible while empty.
 
-    `level`: good, warning or bad colour it (see app.theme); None is the colour of text.
+    `level`: good, warning or bad colour it (see app.widgets.theme); None is the colour of text.
     """
 
     def __init__(self, name: str, level: str | None = None, parent: QWidget | None = None) -> None:

@@ -1,6 +1,6 @@
 """`mesp doctor`: what device, BLAS, kernels and memory meter are in use here, measured rather than assumed.
 
-`examine` is the parent side; `python -m mesp_core.doctor` is the child that runs MLX.
+`examine` is the parent side; `python -m mesp_core.bench.doctor` is the child that runs MLX.
 """
 
 import json

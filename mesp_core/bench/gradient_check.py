@@ -6,7 +6,7 @@ it then computes in float64. In float32 the judge's own rounding would count as 
 memory, and on a GPU, it is float32; where that does not fit either, the judge keeps the quantised product, which on the CPU
 is further off still (qwen2.5-0.5b geometry, 32 tokens: 1.0e-5 against 2.2e-6). The result says which.
 
-The parent side (`run_check`) loads no MLX; `python -m mesp_core.check` is the child that computes, with BLAS preloaded.
+The parent side (`run_check`) loads no MLX; this file run as a module is the child that computes.
 """
 
 import math

@@ -2,17 +2,17 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mesp_core.errors import MespError
 from mesp_core.machine.device import describe_machine
 from mesp_core.runs import events
 from mesp_core.runs.job import Job
-from mesp_core.runs.out_folder import RESULTS_FILE, OutFolder
+from mesp_core.runs.out_folder import RESULTS_FILE, OutFolder, claim_out
 from mesp_core.runs.outcome import Outcome
 from mesp_core.runs.paper import figures_for
-from mesp_core.runs.prepare import Prepared
+from mesp_core.runs.prepare import Prepared, prepare
 from mesp_core.runs.results import Results
 from mesp_core.runs.session import Session
 from mesp_core.runs.turns import Turns
@@ -22,6 +22,32 @@ SAVE_EVERY_S = 30.0
 SAVE_SHARE = 0.02  # of the time that saving may take: with 100,000 steps it takes seconds
 # Ends that say nothing about the next method: it is run all the same.
 OF_ONE_METHOD = ("finished", "stopped", "memory-limit", "crashed", "silent")
+
+
+def compare(
+    config: RunConfig,
+    methods: Sequence[str],
+    out: Path,
+    interleave: bool = False,
+    on_event: Callable[[events.Event], None] = lambda event: None,
+) -> Results:
+    """Run `methods` on `config`, from finding the model to OUT/results.json, and return what each did.
+
+    `on_event` hears everything as it comes; what it raises ends the run and comes out of here. How each method's run ended
+    is in `results.methods[method].outcome`.
+
+    Raises:
+        MespError: for a model, data or folder that cannot be used, before anything is run.
+    """
+    folder = claim_out(out, methods)
+    try:
+        comparison = Comparison(config, methods, prepare(config), folder, interleave)
+        with contextlib.closing(comparison.run()) as heard:
+            for event in heard:
+                on_event(event)
+    finally:
+        folder.release()
+    return comparison.results
 
 
 class Comparison:

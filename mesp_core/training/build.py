@@ -71,7 +71,9 @@ def build_method(
         chosen = plan(config, checkpoint)
         keep, where = chosen.keep, chosen.inputs
         log("info", f"plan for {spec.key}: {in_words(chosen)}; predicted peak {chosen.allocator_peak / MB:,.1f} MB")
-    inputs = OnDisk(scratch_folder(config.scratch_dir), bool(spec.option("tmpfs")), layers) if where == "disk" else InMemory()
+    inputs = (
+        OnDisk(scratch_folder(config.scratch_dir), bool(spec.option("tmpfs")), layers) if where == "disk" else InMemory()
+    )
     full_loss = spec.option("loss") == "full"
     if spec.name == "lean":
         passes = Lean(shape, keep)

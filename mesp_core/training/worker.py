@@ -1,6 +1,6 @@
 """The child side of a run: one method, one process. Reads a job on stdin, says events on stdout, obeys `stop` and `step`.
 
-    python -m mesp_core.worker
+    python -m mesp_core.training.worker
 
 Imports MLX and little else; mlx_lm only for `autodiff`.
 """

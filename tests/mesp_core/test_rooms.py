@@ -1,10 +1,13 @@
 """The rooms of mesp_core and their floors, read from the imports themselves: see mesp_core/README.md."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import mesp_core
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,3 +124,27 @@ def test_the_window_never_imports_mlx_and_the_core_never_imports_qt():
     for file in modules("mesp_core"):
         for package in ("PySide6", "pyqtgraph", "app"):
             assert not imports_package(file, package), file
+
+
+def test_importing_all_that_shows_plans_and_prepares_loads_neither_mlx_nor_qt():
+    """What is imported counts with what it imports itself; importing inside functions is for whoever calls them."""
+    files = [file for name in WITHOUT_MLX for file in modules(f"mesp_core/{name}")]
+    names = [str(file.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__") for file in files]
+    code = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\n"
+    code += "print(sorted({'mlx', 'mlx_lm', 'transformers', 'PySide6'} & {m.split('.')[0] for m in sys.modules}))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout.strip() == "[]"
+
+
+def test_what_is_offered_by_name_is_there_and_costs_nothing_before_it_is_asked_for():
+    code = """
+import sys, mesp_core
+assert not {"mlx", "numpy"} & set(sys.modules)
+assert mesp_core.plan and mesp_core.compare and "mlx" not in sys.modules
+assert set(mesp_core.__all__) == set(dir(mesp_core))
+for name in mesp_core.__all__:
+    assert getattr(mesp_core, name).__class__ and name
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        mesp_core.nothing  # noqa: B018

@@ -79,7 +79,7 @@ def test_work_that_listens_has_tidied_up_when_it_was_given_up():
 def test_work_that_hangs_does_not_keep_the_program_alive():
     program = """
 import threading
-from app.patient import patiently
+from app.threads.patient import patiently
 
 def give_up(message, fraction):
     raise KeyError

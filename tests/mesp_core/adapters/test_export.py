@@ -121,5 +121,5 @@ def test_below_a_file(make, tmp_path):
 
 
 def test_it_loads_no_mlx():
-    code = "import sys, mesp_core.adapter_export; sys.exit('mlx' in sys.modules)"
+    code = "import sys, mesp_core.adapters.export; sys.exit('mlx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

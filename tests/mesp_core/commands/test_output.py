@@ -80,7 +80,7 @@ def test_the_streams_of_before_are_back_after_the_block(capsys):
 
 def run(code, redirections=""):
     command = f'exec "$0" -c "$1" {redirections}'
-    program = f"import os, sys\nfrom mesp_core.output import lasting_output\n{code}"
+    program = f"import os, sys\nfrom mesp_core.commands.output import lasting_output\n{code}"
     return subprocess.run(
         ["bash", "-c", command, sys.executable, program],
         env=os.environ | {"PYTHONPATH": os.getcwd(), "PYTHONIOENCODING": "ascii:strict"},

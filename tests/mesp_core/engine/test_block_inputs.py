@@ -191,7 +191,7 @@ def test_a_killed_process_leaves_nothing(tmp_path):
 import os, signal, sys
 from pathlib import Path
 import mlx.core as mx
-from mesp_core.block_inputs import OnDisk
+from mesp_core.engine.block_inputs import OnDisk
 stack = OnDisk(Path(sys.argv[1]), allow_tmpfs=True)
 stack.push(mx.ones((64, 64)))
 os.kill(os.getpid(), signal.SIGKILL)

@@ -59,7 +59,9 @@ def test_macos_goes_by_its_own_name_and_version(monkeypatch):
 
 
 def test_describing_imports_no_mlx():
-    code = "import sys; from mesp_core.device import describe_machine; describe_machine(); print('mlx' in sys.modules)"
+    code = (
+        "import sys; from mesp_core.machine.device import describe_machine; describe_machine(); print('mlx' in sys.modules)"
+    )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "False\n"
 

@@ -174,6 +174,6 @@ class TestWhatCounts:
 
 
 def test_it_loads_no_mlx():
-    code = "import sys, mesp_core.plan, mesp_core.plan_report; print(json.dumps('mlx.core' in sys.modules))"
+    code = "import sys, mesp_core.planner, mesp_core.commands.plan_report; print(json.dumps('mlx.core' in sys.modules))"
     found = subprocess.run([sys.executable, "-c", "import json;" + code], capture_output=True, text=True, check=True)
     assert json.loads(found.stdout) is False

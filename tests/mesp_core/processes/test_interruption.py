@@ -119,7 +119,7 @@ def test_a_process_in_its_last_block_keeps_its_exit_code():
     """Even while the interpreter ends, which gives signals their first meaning back."""
     code = (
         "import os, signal, sys, weakref\n"
-        "from mesp_core.interruption import last_block\n"
+        "from mesp_core.processes.interruption import last_block\n"
         "with last_block():\n"
         "    os.kill(os.getpid(), signal.SIGHUP)\n"
         "class Late:\n"

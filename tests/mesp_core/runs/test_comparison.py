@@ -13,7 +13,7 @@ from mesp_core.errors import UsageError
 from mesp_core.models.architecture import PROJECTIONS
 from mesp_core.models.checkpoint import open_checkpoint
 from mesp_core.runs import events, paper
-from mesp_core.runs.comparison import Comparison
+from mesp_core.runs.comparison import Comparison, compare
 from mesp_core.runs.out_folder import RESULTS_FILE, OutFolder, claim_out
 from mesp_core.runs.outcome import Outcome
 from mesp_core.runs.prepare import prepare
@@ -75,6 +75,23 @@ class TestFourMethods:
             assert comparison.adapter_folder(method) == folder
             assert sorted(path.name for path in folder.iterdir()) == ["adapter_config.json", "adapters.safetensors"]
             assert json.loads((folder / "adapter_config.json").read_text())["mesp"]["method"] == method
+
+
+class TestAWholeRunInOneCall:
+    def test_it_prepares_runs_and_gives_the_results(self, small_config, tmp_path):
+        heard = []
+        results = compare(small_config(steps=1), ["mebp", "mesp"], tmp_path / "out", on_event=heard.append)
+        assert [results.methods[name].outcome.kind for name in ("mebp", "mesp")] == ["finished", "finished"]
+        assert {event.method for event in heard} == {"mebp", "mesp"}
+        assert json.loads((tmp_path / "out" / RESULTS_FILE).read_text())["methods"].keys() == results.methods.keys()
+
+    def test_what_the_listener_raises_ends_it(self, small_config, tmp_path):
+        def refuse(event):
+            raise KeyError(event.method)
+
+        with pytest.raises(KeyError, match="mesp"):
+            compare(small_config(steps=1), ["mesp"], tmp_path / "out", on_event=refuse)
+        assert not (tmp_path / "out").exists()  # nothing was done, so nothing is left
 
 
 class TestTheFile:

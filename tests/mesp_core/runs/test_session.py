@@ -429,7 +429,8 @@ class TestWorkersThatFail:
 
 RUN_IN_PROCESS = """
 import json, sys, threading
-from mesp_core.worker import Job, run
+from mesp_core.runs.job import Job
+from mesp_core.training.worker import run
 
 class Channel:
     stop_asked = threading.Event()
@@ -468,9 +469,9 @@ class TestWhatIsImported:
         """Neither by import nor by a whole comparison and check through the command line."""
         code = """
 import sys
-import mesp_core.session, mesp_core.comparison, mesp_core.results, mesp_core.cli, mesp_core.prepare
-import mesp_core.check, mesp_core.doctor
-from mesp_core.cli import main
+import mesp_core.runs.session, mesp_core.runs.comparison, mesp_core.runs.results, mesp_core.runs.prepare
+import mesp_core.bench.gradient_check, mesp_core.bench.doctor
+from mesp_core.commands.cli import main
 
 def heavy():
     names = {"mlx", "PySide6", "mlx_lm", "transformers", "tokenizers", "torch"}

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -208,20 +206,3 @@ def test_a_whole_number_too_large_for_a_float_is_refused():
 def test_unknown_fields_are_named():
     with pytest.raises(UsageError, match=r"learn_rate: there is no such setting; there are .*learning_rate"):
         RunConfig.from_dict({"learn_rate": 1})
-
-
-def test_what_plans_a_run_loads_no_mlx():
-    names = [
-        "config",
-        "events",
-        "errors",
-        "safetensors",
-        "checkpoint",
-        "methods.names",
-        "models.registry",
-        "models.architecture",
-    ]
-    code = "import sys\n" + "".join(f"import mesp_core.{name}\n" for name in names)
-    code += "print(sorted({'mlx', 'mlx_lm', 'transformers', 'PySide6'} & {m.split('.')[0] for m in sys.modules}))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
