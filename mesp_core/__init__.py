@@ -15,7 +15,7 @@ _OFFERED = {
     # What may be asked for, and what was found
     "RunConfig": "mesp_core.settings.run_config",
     "preset": "mesp_core.settings.run_config",
-    "METHODS": "mesp_core.methods.names",
+    "METHODS": "mesp_core.methods.registry",
     "Prepared": "mesp_core.runs.prepare",
     "prepare": "mesp_core.runs.prepare",
     # Memory foretold

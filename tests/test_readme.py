@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mesp_core.methods.names import METHODS
+from mesp_core.methods.registry import METHODS
 from mesp_core.models.architecture import PROJECTIONS
 from mesp_core.settings.run_config import CHOICES
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from mesp_core.errors import UsageError
 from mesp_core.methods.names import parse_methods
+from mesp_core.methods.registry import COMPARED
 from mesp_core.settings.run_config import RunConfig
 
 
@@ -15,7 +16,7 @@ class Experiment:
     """`methods` on `config`, whose own `method` is the first of them; `interleave`: in turn, a step of each."""
 
     config: RunConfig = field(default_factory=RunConfig)
-    methods: tuple[str, ...] = ("mebp", "mesp")
+    methods: tuple[str, ...] = COMPARED
     interleave: bool = False
 
     def __post_init__(self) -> None:

@@ -8,11 +8,8 @@ from PySide6.QtWidgets import QCheckBox, QGridLayout, QVBoxLayout, QWidget
 
 from app.widgets.plain import PlainLabel, plain_tooltip
 from app.widgets.theme import method_color
-from mesp_core.methods.names import DESCRIPTIONS, METHODS
+from mesp_core.methods.registry import COMPARED, METHODS
 
-FIRST = ("mebp", "mesp", "mesp-store-h", "autodiff")
-ORDER = (*FIRST, *(name for name in METHODS if name not in FIRST))
-TICKED = ("mebp", "mesp")
 COLUMNS = 2
 LOOKS = (QEvent.Type.PaletteChange, QEvent.Type.StyleChange, QEvent.Type.FontChange)
 
@@ -25,15 +22,15 @@ class MethodBoxes(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("methods")
-        self._boxes = {name: QCheckBox(name) for name in ORDER}
+        self._boxes = {name: QCheckBox(name) for name in METHODS}
         self._error = PlainLabel("error_methods", "bad")
         grid = QGridLayout()
         grid.setContentsMargins(2, 0, 2, 0)
         for i, (name, box) in enumerate(self._boxes.items()):
             box.setObjectName(f"method_{name}")
-            box.setToolTip(plain_tooltip(DESCRIPTIONS.get(name, "")))
-            box.setAccessibleDescription(DESCRIPTIONS.get(name, ""))
-            box.setChecked(name in TICKED)
+            box.setToolTip(plain_tooltip(METHODS[name].description))
+            box.setAccessibleDescription(METHODS[name].description)
+            box.setChecked(name in COMPARED)
             box.toggled.connect(self.changed)
             grid.addWidget(box, i // COLUMNS, i % COLUMNS)
         layout = QVBoxLayout(self)

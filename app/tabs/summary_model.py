@@ -10,7 +10,7 @@ from PySide6.QtGui import QColor, QFont, QGuiApplication, QPalette
 
 from app.tabs.table_model import LEFT, NOWHERE, RIGHT, Index, TableModel, exact
 from app.widgets.theme import method_color
-from mesp_core.methods.names import DESCRIPTIONS
+from mesp_core.methods.registry import METHODS
 from mesp_core.runs.results import COLUMNS, Column
 
 _TOOLTIPS = {
@@ -98,7 +98,9 @@ class SummaryModel(TableModel):
         if role == Qt.ItemDataRole.ForegroundRole and not ours:
             return QGuiApplication.palette().color(QPalette.ColorRole.PlaceholderText)
         if role == Qt.ItemDataRole.ToolTipRole:
-            return values["source"] if not ours else DESCRIPTIONS.get(_name(values["method"])) if number == 0 else None
+            if not ours:
+                return values["source"]
+            return _description(values["method"]) if number == 0 else None
         return None
 
     def records(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -117,8 +119,10 @@ class SummaryModel(TableModel):
         return color
 
 
-def _name(method: str) -> str:
-    return method.partition(":")[0]
+def _description(method: str) -> str | None:
+    """Of results that another version may have written: a method that is not known here has none."""
+    record = METHODS.get(method.partition(":")[0])
+    return None if record is None else record.description
 
 
 def _best_rows(rows: Sequence[dict[str, Any]], column: Column) -> list[int]:

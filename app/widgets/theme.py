@@ -4,16 +4,19 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
+from mesp_core.methods.registry import METHODS
+
 APPEARANCES = ("system", "light", "dark")
 
-# method -> (on a light ground, on a dark ground); told apart by people who see few colours, too
-_METHODS = {
-    "mebp": ("#d55e00", "#ff9445"),
-    "mesp": ("#0072b2", "#5bb8f5"),
-    "mesp-store-h": ("#009e73", "#3fd6a9"),
-    "autodiff": ("#aa4499", "#e48bd4"),
-    "lean": ("#2a1166", "#8f5cff"),
-}
+# The palette that methods' records choose from: (on a light ground, on a dark ground). Told apart by people who see few
+# colours, too.
+_METHODS = (
+    ("#d55e00", "#ff9445"),
+    ("#0072b2", "#5bb8f5"),
+    ("#009e73", "#3fd6a9"),
+    ("#aa4499", "#e48bd4"),
+    ("#2a1166", "#8f5cff"),
+)
 # for methods with options, in the order they come
 _OTHERS = (("#b8860b", "#f0c75e"), ("#5e4fa2", "#a99df0"), ("#7a7a7a", "#b5b5b5"), ("#8c2d04", "#f0956a"))
 
@@ -28,9 +31,10 @@ def is_dark() -> bool:
 
 def method_color(method: str, others: list[str] | tuple[str, ...] = ()) -> QColor:
     """A method's colour on the ground of now. `others`: all methods shown, to give those with options one each."""
-    pair = _METHODS.get(method)
-    if pair is None:
-        unnamed = [name for name in others if name not in _METHODS]
+    if method in METHODS:
+        pair = _METHODS[METHODS[method].color]
+    else:
+        unnamed = [name for name in others if name not in METHODS]
         pair = _OTHERS[unnamed.index(method) % len(_OTHERS) if method in unnamed else 0]
     return QColor(pair[is_dark()])
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mesp_core.bench.trial import MEBP_PEAK, Trial
+from mesp_core.bench.trial import BASELINE, BASELINE_PEAK, Trial
+from mesp_core.methods.registry import METHODS
 from mesp_core.models.checkpoint import Checkpoint
 from mesp_core.processes.computing import Reply, serve
 from mesp_core.settings.run_config import RunConfig, preset
@@ -30,8 +31,8 @@ def _compute(request: dict[str, Any], reply: Callable[[Reply], None]) -> Iterato
 
     trial = Trial(**request["trial"] | {"methods": tuple(request["trial"]["methods"])})
     mx.set_cache_limit(0)
-    if any(method.startswith("autodiff") for method in trial.methods):
-        from mesp_core.engine import peer  # noqa: F401 (before the baseline, as in the worker)
+    for method in trial.methods:  # before the baseline, as in the worker
+        METHODS[method.partition(":")[0]].kind.load()
     yield {"baseline_mb": read_footprint(os.getpid()).current / MB}
 
     whole = open_checkpoint(Path(request["folder"]))
@@ -65,9 +66,9 @@ def _compute(request: dict[str, Any], reply: Callable[[Reply], None]) -> Iterato
                     "left_out_mb": {part: n / MB for part, n in _left_out(own, whole, checkpoint, adapters).items()},
                 }
                 adapters = None
-                if name == "mebp":
+                if name == BASELINE:
                     size = f"{int(result.peak_mb * 1024)}KB"
-                    keys = {other: other.replace(MEBP_PEAK, size) for other in trial.methods} | keys
+                    keys = {other: other.replace(BASELINE_PEAK, size) for other in trial.methods} | keys
                 if turn == trial.rounds - 1:  # makes room for those that are yet to come
                     engines.pop(name).close()
                     gc.collect()

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mesp_core.bench.trial import MEBP_PEAK, Trial, TrialStep, run_trial
+from mesp_core.bench.trial import BASELINE_PEAK, Trial, TrialStep, run_trial
 from mesp_core.errors import UsageError
+from mesp_core.methods.registry import COMPARED
 from mesp_core.models import synthetic
 from mesp_core.runs.paper import paper_figures
 
@@ -64,8 +65,8 @@ class Peak:
 
     def result(self, run: Run) -> Result:
         (step,) = run(self.trial)
-        ours = self.method.partition(":")[0] == "lean"
-        figures = _figures(self.model, self.seq_len, ("mebp", "mesp") if ours else (self.method,))
+        # A method that the paper does not know stands beside those it does.
+        figures = _figures(self.model, self.seq_len, (self.method,) if self.method in COMPARED else COMPARED)
         notes = [f"{self.labelled:.0%} of the tokens labelled"] * (self.labelled < 1) + _left_out(step)
         details = {"peak_by_phase_mb": step.peak_by_phase_mb, "training_memory_mb": step.training_memory_mb}
         return Result(
@@ -168,7 +169,7 @@ ROWS: tuple[Row, ...] = (
     Overhead(QWEN_05, 256, "lean", 10),
     Ratio(QWEN_05, 256, "mesp", "mebp", 1.00),
     Ratio(QWEN_05, 256, "lean", "mebp", 1.05),
-    Ratio(QWEN_05, 256, f"lean:budget={MEBP_PEAK}", "mebp", 0.90),
+    Ratio(QWEN_05, 256, f"lean:budget={BASELINE_PEAK}", "mebp", 0.90),
     Ratio(QWEN_05, 256, "lean:budget=450MB", "mebp", 0.75),
     # mlx-lm's kernel is another on the CPU, so there is no bar.
     Ratio(QWEN_05, 256, "lean", "autodiff", group="autodiff"),

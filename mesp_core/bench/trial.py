@@ -8,7 +8,9 @@ from mesp_core.machine.memory import MB, Meter
 from mesp_core.processes.computing import Computing, Reply
 
 # In a method's name: the allocator's peak of mebp's first step in the same trial, such as 190000KB.
-MEBP_PEAK = "peak-of-mebp"
+# In a trial's method this stands for the peak of the baseline, once that was measured.
+BASELINE = "mebp"
+BASELINE_PEAK = "peak-of-mebp"
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Trial:
 
     Attributes:
         model: a name of models/synthetic.py.
-        methods: by their usual names; `MEBP_PEAK` in one stands for a size, and mebp then comes before it.
+        methods: by their usual names; `BASELINE_PEAK` in one stands for a size, and `BASELINE` then comes before it.
         dtype: of activations and adapters.
         blocks: compute only the first so many (0: all); what the others would hold is told beside the peak.
         labelled: the share of tokens with a label.

@@ -17,13 +17,12 @@ from mesp_core.commands.options import add_run_options, config_of, with_budget
 from mesp_core.commands.output import lasting_output
 from mesp_core.commands.terminal import Terminal
 from mesp_core.errors import MespError, UsageError
-from mesp_core.methods.names import DESCRIPTIONS, parse_method, parse_methods
+from mesp_core.methods.names import parse_method, parse_methods
+from mesp_core.methods.registry import CHECKED, COMPARED, METHODS, PLANNED
 from mesp_core.processes.interruption import interruptible, unheard
 from mesp_core.runs.comparison import Comparison
 from mesp_core.runs.events import Error
 from mesp_core.settings.run_config import RunConfig
-
-EVERY_METHOD = ("mebp", "mesp", "mesp-store-h", "lean", "lean:inputs=disk", "autodiff", "autodiff:grad-checkpoint")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -98,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
 
     train = _command(commands, "train", _train, "fine-tune a model with one method")
-    train.add_argument("--method", help=f"one of {', '.join(DESCRIPTIONS)} (default mesp), options behind a colon")
+    train.add_argument("--method", help=f"one of {', '.join(METHODS)} (default mesp), options behind a colon")
     train.add_argument("--budget", metavar="SIZE", help="short for --method lean:budget=SIZE, for example 200MB")
     add_run_options(train)
     _add_out(train)
@@ -106,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     compare = _command(
         commands, "compare", _compare, "fine-tune with several methods, one after the other or in turn, and compare"
     )
-    compare.add_argument("--methods", default="mebp,mesp", help="comma-separated (default mebp,mesp)")
+    compare.add_argument("--methods", default=",".join(COMPARED), help="comma-separated (default %(default)s)")
     compare.add_argument(
         "--interleave",
         action="store_true",
@@ -117,9 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_out(compare)
 
     check = _command(commands, "check", _check, "hold every method's gradients against autodiff")
-    check.add_argument(
-        "--methods", default="mebp,mesp,mesp-store-h,lean", help="comma-separated (default: all but autodiff)"
-    )
+    check.add_argument("--methods", default=",".join(CHECKED), help="comma-separated (default: all but autodiff)")
     add_run_options(check)
 
     plan = _command(commands, "plan", _plan, "say what memory each method will need, from the model's headers alone")
@@ -157,7 +154,7 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
 def _train(options: argparse.Namespace) -> int:
     method = options.method
     if options.budget is not None:
-        method = with_budget("lean" if method is None else method, options.budget)
+        method = with_budget(method, options.budget)
     config = config_of(options, **({} if method is None else {"method": method}))
     return _run_methods(options, config, [config.method])
 
@@ -224,12 +221,13 @@ def _check(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from mesp_core.commands.plan_report import report
 
-    methods = [spec.key for spec in parse_methods(",".join(EVERY_METHOD) if options.methods is None else options.methods)]
+    specs = parse_methods(",".join(PLANNED) if options.methods is None else options.methods)
+    methods = [spec.key for spec in specs]
     if options.budget is not None and options.methods is None:
-        methods = [method for method in EVERY_METHOD if not method.startswith("lean:")]
+        methods = [spec.key for spec in specs if not (spec.record.has_budget and spec.options)]
     if options.budget is not None:
-        ours = [method for method in methods if parse_method(method).name == "lean"]
-        # Without lean among them, the first one is refused, with the reason.
+        ours = [method for method in methods if parse_method(method).record.has_budget]
+        # Without such a one among them, the first one is refused, with the reason.
         budgeted = {method: with_budget(method, options.budget) for method in ours or methods[:1]}
         methods = [budgeted.get(method, method) for method in methods]
     config = config_of(options, method=methods[0])

@@ -5,6 +5,7 @@ import dataclasses
 
 from mesp_core.errors import UsageError
 from mesp_core.methods.names import parse_method, parse_size
+from mesp_core.methods.registry import METHODS
 from mesp_core.models.architecture import PROJECTIONS
 from mesp_core.settings.run_config import CHOICES, PRESETS, RunConfig, preset
 
@@ -74,8 +75,8 @@ def config_of(options: argparse.Namespace, **changes: str) -> RunConfig:
         raise UsageError(f"{name}{colon}{rest}") from None
 
 
-def with_budget(method: str, budget: str) -> str:
-    """A method of lean, and what `--budget` names, as one method.
+def with_budget(method: str | None, budget: str) -> str:
+    """A method that can have a budget (None: the first there is), and what `--budget` names, as one method.
 
     Raises:
         UsageError: if the budget is no size, the method is another or has a budget of its own.
@@ -84,9 +85,13 @@ def with_budget(method: str, budget: str) -> str:
         parse_size(budget)
     except UsageError as error:
         raise UsageError(f"--budget: {error}") from None
-    spec = parse_method(method)
-    if spec.name != "lean":
-        raise UsageError(f"--budget: only lean works within a budget, not {spec.key!r}. Name lean, or leave --budget out.")
+    able = [name for name, record in METHODS.items() if record.has_budget]
+    spec = parse_method(able[0] if method is None else method)
+    if not spec.record.has_budget:
+        names = " or ".join(able)
+        raise UsageError(
+            f"--budget: only {names} works within a budget, not {spec.key!r}. Name {names}, or leave --budget out."
+        )
     if "budget" in spec.options:
         raise UsageError(f"--budget: {spec.key!r} has a budget of its own; leave one of the two out.")
     return f"{spec.key}:budget={budget.replace(' ', '')}"

@@ -4,34 +4,11 @@ import re
 from dataclasses import dataclass
 
 from mesp_core.errors import UsageError
-
-FLAG = "flag"  # the option stands alone
-SIZE = "size"  # its value is one, see parse_size
+from mesp_core.methods.record import FLAG, SIZE, Record
+from mesp_core.methods.registry import METHODS
 
 Value = str | bool | int | None
-# option -> its values, the default first; or FLAG (False unless given), or SIZE (None unless given)
-Options = dict[str, str | tuple[str, ...]]
 
-_BLOCKWISE: Options = {
-    "weights": ("streamed", "resident", "mapped"),
-    "loss": ("chunked", "full"),
-    "inputs": ("memory", "disk"),
-    "tmpfs": FLAG,
-}
-METHODS: dict[str, Options] = {
-    "autodiff": {"grad-checkpoint": FLAG},
-    "mebp": _BLOCKWISE,
-    "mesp": _BLOCKWISE,
-    "mesp-store-h": _BLOCKWISE,
-    "lean": _BLOCKWISE | {"budget": SIZE},
-}
-DESCRIPTIONS = {
-    "autodiff": "mlx-lm's own model and LoRA layers under one value_and_grad; holds the whole model and every activation",
-    "mebp": "keeps each block's input, re-runs the block and differentiates it automatically (Apple's baseline)",
-    "mesp": "keeps each block's input, re-runs the block, hand-written backward, h = xA recomputed (the paper)",
-    "mesp-store-h": "as mesp, with h = xA kept from the re-run (the paper's ablation)",
-    "lean": "as mesp, and nothing larger than it must be ever exists; with a budget it keeps what saves the most time",
-}
 RENAMED = {"checkpoints": "inputs"}  # options that were called otherwise; a checkpoint is a model on disk
 
 _UNITS = {"KB": 1024, "MB": 1024**2, "GB": 1024**3}
@@ -46,19 +23,24 @@ class MethodSpec:
     name: str
     options: dict[str, Value]
 
+    @property
+    def record(self) -> Record:
+        """What is said of the method itself."""
+        return METHODS[self.name]
+
     def option(self, name: str) -> Value:
         """What an option of this method is, given or not: a flag is a bool, a size an int of bytes or None.
 
         Raises:
             KeyError: if the method has no such option.
         """
-        values = METHODS[self.name][name]
+        values = self.record.options[name]
         default = {FLAG: False, SIZE: None}.get(values, values[0])
         return self.options.get(name, default)
 
     def all_options(self) -> dict[str, Value]:
         """Every option of the method. Two specs of one name with the same options are the same run."""
-        return {name: self.option(name) for name in METHODS[self.name]}
+        return {name: self.option(name) for name in self.record.options}
 
 
 def parse_size(text: str) -> int:
@@ -83,16 +65,17 @@ def parse_method(text: str) -> MethodSpec:
     name, *parts = text.strip().split(":")
     if name not in METHODS:
         raise UsageError(f"method: unknown name {name!r}; allowed are {', '.join(METHODS)}.")
+    allowed = METHODS[name].options
     options: dict[str, Value] = {}
     for part in parts:
         option, has_value, value = part.partition("=")
-        if option in RENAMED and RENAMED[option] in METHODS[name]:
+        if option in RENAMED and RENAMED[option] in allowed:
             raise UsageError(f"method {text!r}: the option {option!r} is called {RENAMED[option]!r} now.")
-        if option not in METHODS[name]:
-            raise UsageError(f"method {text!r}: {name} has no option {option!r}; it has {', '.join(METHODS[name])}.")
+        if option not in allowed:
+            raise UsageError(f"method {text!r}: {name} has no option {option!r}; it has {', '.join(allowed)}.")
         if option in options:
             raise UsageError(f"method {text!r}: the option {option!r} is given twice.")
-        options[option] = _parse_value(text, METHODS[name][option], option, value, bool(has_value))
+        options[option] = _parse_value(text, allowed[option], option, value, bool(has_value))
     spec = MethodSpec(text.strip(), name, options)
     if "tmpfs" in options and spec.option("inputs") != "disk":
         raise UsageError(

@@ -24,10 +24,6 @@ FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 # A budget is for what is measured, and a prediction may be too low: by up to 3 % in what it was held against, but by 5 % in
 # one very small model (hidden size 256), whose matrices are a single row block each.
 BUDGET_MARGIN = 0.04
-# Training memory above the allocator's peak: malloc, the BLAS's buffers, code first used in training. Measured in workers
-# under Linux, as `training_memory_mb` − `allocator_peak_mb` of results.json: qwen2.5-0.5b, 256 tokens, preset paper with
-# float32 adapters, two steps of `mesp compare`; autodiff's (19 and 30 in two runs, with SmolLM2-135M) lies between.
-OVERHEAD_MB = {"lean": 6.0, "mesp": 12.5, "mesp-store-h": 12.5, "mebp": 23.0, "autodiff": 25.0}
 
 
 @dataclass(frozen=True)
@@ -119,18 +115,18 @@ def plan(config: RunConfig, checkpoint: Checkpoint, method: str | None = None) -
         UsageError: if the method cannot be parsed; BudgetTooSmall, which is one, if no plan fits.
     """
     spec = parse_method(method or config.method)
-    blockwise = spec.name != "autodiff"
-    mode = str(spec.option("weights")) if blockwise else "resident"
+    kind = spec.record.kind
+    mode = str(spec.option("weights")) if kind.blockwise else "resident"
     if mode == "mapped" and not on_gpu():
         mode = "streamed"  # as weights.py falls back
     sizes = sizes_of(config, checkpoint, streamed=mode == "streamed")
     step = Step(config, spec, sizes)
-    inputs = str(spec.option("inputs")) if blockwise else "memory"
+    inputs = str(spec.option("inputs")) if kind.blockwise else "memory"
     keep, relative_time = None, None
-    if spec.name == "lean":
+    if kind.keeps:
         cost, keep = Cost(sizes), Keep(sizes.layers)
         usual = cost.seconds(keep, "memory")
-        if spec.option("budget") is not None:
+        if spec.record.has_budget and spec.option("budget") is not None:
             places = [inputs] if "inputs" in spec.options else ["memory", "disk"]
             keep, inputs = _within_budget(spec, step, cost, places)
         relative_time = cost.seconds(keep, inputs) / usual
@@ -172,7 +168,7 @@ def _plan(
         plans.append(PhasePlan(name, tuple(sorted(parts, key=lambda part: -part.nbytes))))
     # Pages of a mapped file count as allocated, but not in the footprint.
     most = max(sum(size for part, size in moment.items() if not (mapped and part == HELD)) for moment in phases.values())
-    overhead = OVERHEAD_MB[spec.name] * MB
+    overhead = spec.record.overhead_mb * MB
     return Plan(spec.key, tuple(plans), keep, inputs, round(most + overhead), relative_time)
 
 

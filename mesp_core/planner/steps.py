@@ -8,6 +8,7 @@ from mesp_core.lifetimes.keep import ATTENTION, Keep
 from mesp_core.lifetimes.lean import GRADIENTS, HEADS, STATES
 from mesp_core.lifetimes.sizes import Moment, Sizes, together
 from mesp_core.methods.names import MethodSpec
+from mesp_core.methods.record import Rerun, Rows, WholeModel
 from mesp_core.settings.run_config import RunConfig
 
 ADAPTERS, STATE, INPUTS, KEPT = "adapters", "optimizer state", "block inputs", "kept activations"
@@ -19,15 +20,15 @@ class Step:
     """One configuration and method; `phases` can be asked for several ways of keeping, quickly."""
 
     def __init__(self, config: RunConfig, spec: MethodSpec, sizes: Sizes) -> None:
-        self._config, self._spec, self.sizes = config, spec, sizes
+        self._config, self._spec, self._kind, self.sizes = config, spec, spec.record.kind, sizes
         adam = config.optimizer != "sgd"
         float32 = 4 / sizes.adapter_item  # in which Adam keeps its moments and computes, whatever the adapters are
         self._always: Moment = {ADAPTERS: sizes.adapters, STATE: 2 * float32 * sizes.adapters if adam else 0}
         # Measured: Adam's and AdamW's update of a part takes 1.0 to 1.4 times its adapters for new values; SGD's nothing.
         self._update = {STATE: 1.4 * float32 * sizes.block_adapters if adam else 0}
-        if spec.name != "autodiff" and not sizes.streamed:
+        if self._kind.blockwise and not sizes.streamed:
             self._always[HELD] = sizes.resident
-        self._full_loss = spec.name != "autodiff" and spec.option("loss") == "full"
+        self._full_loss = self._kind.blockwise and spec.option("loss") == "full"
         self._attend = cache(lambda: largest(lean.attend(sizes)))
         self._attention_backward = cache(lambda: largest(lean.attention_backward(sizes)))
         self._second_norm = cache(lambda: largest(lean.second_norm_backward(sizes)))
@@ -37,10 +38,16 @@ class Step:
 
     def phases(self, keep: Keep | None, inputs: str) -> Phases:
         """Each phase's moment of the most memory. `keep` is lean's, `inputs` memory or disk."""
-        if self._spec.name == "autodiff":
-            return self._autodiff()
-        blocks = self._lean(keep, inputs == "disk") if self._spec.name == "lean" else self._rerun(inputs == "disk")
-        forward, of_loss, backward = blocks
+        on_disk = inputs == "disk"
+        match self._kind:
+            case WholeModel():
+                return self._whole_model()
+            case Rerun(moments=moments):
+                forward, of_loss, backward = self._rerun(moments(self.sizes), on_disk)
+            case Rows():
+                forward, of_loss, backward = self._rows(keep, on_disk)
+            case other:
+                raise TypeError(f"{self._spec.name}: nothing is known of the memory of {type(other).__name__}")
         states = 3 * 4 * self.sizes.tokens * self.sizes.hidden  # the embedding's rows, dequantised, then gathered
         forward.append(together(self._always, self._held_gradients(None), {STATES: states}))
         phases = {"forward": largest(forward), "loss": of_loss, "backward": largest(backward)}
@@ -58,7 +65,7 @@ class Step:
             held = s.adapters if waiting else s.block_adapters * max(below, s.layers - below)
         return {SUMS: held}
 
-    def _autodiff(self) -> Phases:
+    def _whole_model(self) -> Phases:
         s = self.sizes
         moments = [together(self._always, autodiff.moment(s, bool(self._spec.option("grad-checkpoint"))))]
         weights = moments[0]["weights"]
@@ -86,7 +93,7 @@ class Step:
         inputs = 0 if on_disk else layer * s.block_input
         return together({INPUTS: inputs, STATES: s.block_input, GRADIENTS: s.block_adapters}, self._update)
 
-    def _lean(self, keep: Keep, on_disk: bool) -> tuple[list[Moment], Moment, list[Moment]]:
+    def _rows(self, keep: Keep, on_disk: bool) -> tuple[list[Moment], Moment, list[Moment]]:
         s, part = self.sizes, keep.part_elements
         x, activation = s.block_input, s.of_item(s.tokens, s.model.intermediate_size)
         attended = lean.attended(s)
@@ -113,12 +120,11 @@ class Step:
             kept += len(held) * activation + (attended + x if with_attention else 0)
         return forward, self._loss_phase(kept, on_disk), backward
 
-    def _rerun(self, on_disk: bool) -> tuple[list[Moment], Moment, list[Moment]]:
-        s, name = self.sizes, self._spec.name
+    def _rerun(self, of_backward: list[Moment], on_disk: bool) -> tuple[list[Moment], Moment, list[Moment]]:
+        s = self.sizes
         block = {BLOCK: s.block_weights if s.streamed else 0}
         forward_most = largest(rerun.forward(s))
-        moments = rerun.mebp_backward(s) if name == "mebp" else rerun.mesp_backward(s, name == "mesp-store-h")
-        backward_most = largest(moments)
+        backward_most = largest(of_backward)
         # Forward holds the last block's input most of all; backward begins with it.
         last = s.layers - 1
         base = together(self._always, block, self._inputs(last, on_disk))

@@ -4,14 +4,11 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
-from mesp_core.engine import mebp, mesp
 from mesp_core.engine import rowwise as chunks
 from mesp_core.engine.block import BlockShape, used_shapes
 from mesp_core.engine.block_inputs import InMemory, OnDisk, scratch_folder
 from mesp_core.engine.blockwise import Blockwise
-from mesp_core.engine.lean import Lean
 from mesp_core.engine.method import AdapterTree, Method
-from mesp_core.engine.rerun import Rerun
 from mesp_core.lifetimes.keep import Keep
 from mesp_core.machine.memory import MB
 from mesp_core.methods.names import parse_method
@@ -20,12 +17,6 @@ from mesp_core.ops.exponential import on_cpu
 from mesp_core.planner import in_words, plan
 from mesp_core.settings.run_config import RunConfig
 from mesp_core.weights.weights import FLOAT_DTYPES, Weights
-
-BLOCK_BACKWARDS = {
-    "mebp": mebp.block_backward,
-    "mesp": mesp.block_backward,
-    "mesp-store-h": mesp.block_backward_store_h,
-}
 
 
 def activation_dtype(config: RunConfig, checkpoint: Checkpoint) -> mx.Dtype:
@@ -44,8 +35,10 @@ def build_method(
     """The method, and which kernel serves which kind of layer; `log` hears (level, message) of each fallback."""
     spec = parse_method(config.method)
     dtype = activation_dtype(config, checkpoint)
-    if spec.name == "autodiff":
-        from mesp_core.engine.autodiff import Autodiff  # mlx_lm is large: only whom needs it loads it
+    kind = spec.record.kind
+    if not kind.blockwise:
+        # Here and not at the top, because mlx_lm is large and the other methods work without it.
+        from mesp_core.engine.autodiff import Autodiff
 
         checkpointing = bool(spec.option("grad-checkpoint"))
         method = Autodiff(checkpoint.folder, adapters, config.scale, dtype, checkpointing)
@@ -55,19 +48,19 @@ def build_method(
         log("warning", f"weights=mapped cannot be used here, so they are streamed: {weights.fallback}")
     tokens = config.batch_size * config.seq_len
     rows = min(chunks.TOKENS, tokens)  # that the loss, and lean throughout, take at once
-    weights.check_kernels(rows if spec.name == "lean" else tokens, used_shapes, {rows, tokens % rows} - {0})
-    kernels = {kind: verdict.kernel for kind, verdict in weights.verdicts.items()} or {"all": weights.kernel}
-    for kind, verdict in weights.verdicts.items():
+    weights.check_kernels(rows if kind.keeps else tokens, used_shapes, {rows, tokens % rows} - {0})
+    kernels = {layer: verdict.kernel for layer, verdict in weights.verdicts.items()} or {"all": weights.kernel}
+    for layer, verdict in weights.verdicts.items():
         if not verdict.ok:
             log(
                 "warning",
-                f"quantized_matmul is wrong on this device for layers {kind} (relative error {verdict.forward_error:.1e} "
+                f"quantized_matmul is wrong on this device for layers {layer} (relative error {verdict.forward_error:.1e} "
                 f"forward, {verdict.backward_error:.1e} backward); these are dequantised and multiplied instead.",
             )
     shape = BlockShape.of(checkpoint.architecture)
     layers = checkpoint.architecture.num_hidden_layers
     keep, where = Keep(layers), spec.option("inputs")
-    if spec.name == "lean" and spec.option("budget") is not None:
+    if spec.record.has_budget and spec.option("budget") is not None:
         chosen = plan(config, checkpoint)
         keep, where = chosen.keep, chosen.inputs
         log("info", f"plan for {spec.key}: {in_words(chosen)}; predicted peak {chosen.allocator_peak / MB:,.1f} MB")
@@ -75,8 +68,4 @@ def build_method(
         OnDisk(scratch_folder(config.scratch_dir), bool(spec.option("tmpfs")), layers) if where == "disk" else InMemory()
     )
     full_loss = spec.option("loss") == "full"
-    if spec.name == "lean":
-        passes = Lean(shape, keep)
-        return Blockwise(weights, config.scale, passes, inputs, full_loss), kernels
-    passes = Rerun(shape, BLOCK_BACKWARDS[spec.name])
-    return Blockwise(weights, config.scale, passes, inputs, full_loss), kernels
+    return Blockwise(weights, config.scale, kind.passes(shape, keep), inputs, full_loss), kernels

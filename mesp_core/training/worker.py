@@ -134,8 +134,7 @@ def run(job: Job, channel: Channel) -> None:
 
     config = job.config
     mx.set_cache_limit(0)  # MLX's buffer cache counts in the footprint
-    if config.method.startswith("autodiff"):
-        from mesp_core.engine import peer  # noqa: F401 (before the baseline: training memory is what the run adds)
+    parse_method(config.method).record.kind.load()  # before the baseline: training memory is what the run adds
     baseline_mb = read_footprint(os.getpid()).current / MB
 
     checkpoint = open_checkpoint(job.model_folder)

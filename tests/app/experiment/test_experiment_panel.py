@@ -16,7 +16,7 @@ from app.experiment.experiment import Experiment
 from app.widgets.theme import method_color, set_appearance
 from mesp_core.data.rows import read_rows
 from mesp_core.errors import UsageError
-from mesp_core.methods.names import METHODS
+from mesp_core.methods.registry import METHODS
 from mesp_core.settings.run_config import PRESETS, RANGES, RunConfig, preset
 
 ROOT = Path(__file__).resolve().parents[3]

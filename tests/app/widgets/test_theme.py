@@ -7,7 +7,7 @@ import pytest
 from PySide6.QtGui import QColor
 
 from app.widgets.theme import method_color, set_appearance
-from mesp_core.methods.names import METHODS
+from mesp_core.methods.registry import METHODS
 
 # Linear RGB as it is seen by eyes without one kind of cone (Machado, Oliveira and Fernandes 2009).
 EYES = {

@@ -10,11 +10,11 @@ from mlx_lm.tuner.utils import load_adapters
 from mlx_lm.utils import load_model
 
 from mesp_core.adapters.adapter import CONFIG_FILE, WEIGHTS_FILE, initial_adapters, load_adapter, save_adapter
-from mesp_core.engine import mesp
 from mesp_core.engine.block import BlockShape
 from mesp_core.engine.blockwise import Blockwise
-from mesp_core.engine.rerun import Rerun
 from mesp_core.errors import MespError, UsageError
+from mesp_core.lifetimes.keep import Keep
+from mesp_core.methods.registry import METHODS
 from mesp_core.models.architecture import PROJECTIONS, projection_path
 from mesp_core.models.checkpoint import open_checkpoint
 from mesp_core.settings.run_config import RunConfig
@@ -149,9 +149,8 @@ def test_mlx_lm_loads_it_and_computes_the_same(name, targets, tmp_path, request,
     base = model()(mx.array(ids))
     adapted = load_adapters(model(), str(tmp_path / "adapter"))(mx.array(ids))
     tree, scale = load_adapter(tmp_path / "adapter")
-    engine = Blockwise(
-        Weights(checkpoint, mx.float32), scale, Rerun(BlockShape.of(checkpoint.architecture), mesp.block_backward)
-    )
+    passes = METHODS["mesp"].kind.passes(BlockShape.of(checkpoint.architecture), Keep(2))
+    engine = Blockwise(Weights(checkpoint, mx.float32), scale, passes)
     ours = engine.logits(tree, ids)
     assert relative_error(adapted, base) > 1e-2
     assert mx.abs(ours - adapted).max().item() <= 1e-4

@@ -4,7 +4,7 @@ import pytest
 
 from mesp_core.bench import lean
 from mesp_core.bench.lean import Growth, Overhead, Peak, Ratio
-from mesp_core.bench.trial import MEBP_PEAK
+from mesp_core.bench.trial import BASELINE_PEAK
 from mesp_core.commands import cli
 from mesp_core.models import synthetic
 
@@ -19,7 +19,7 @@ GEOMETRY = synthetic.GEOMETRIES["qwen2.5-0.5b"] | {
 TOKENS = 192
 # In bfloat16, by hand: rank 8, hidden 256, keys and values 2 heads of 64, MLP 1024.
 ADAPTERS_OF_A_BLOCK = 2 * 8 * ((256 + 256) * 2 + (256 + 128) * 2 + (256 + 1024) * 3)
-BUDGETED = f"lean:budget={MEBP_PEAK}"
+BUDGETED = f"lean:budget={BASELINE_PEAK}"
 ROWS = (
     Peak(MODEL, TOKENS, "lean", 100),
     Peak(MODEL, TOKENS, "lean", 0.01, blocks=2, labelled=0.3),

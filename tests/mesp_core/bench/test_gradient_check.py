@@ -1,6 +1,7 @@
 """`mesp check`: right gradients pass, and every kind of wrong one is found."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -48,8 +49,8 @@ if "mesp_core.bench.gradient_check" in getattr(sys, "orig_argv", []):
     def compute(self, small_config, monkeypatch):
         """compute(damage, **changes) -> mesp's check result where `damage` was shown each block's gradients."""
         from mesp_core.bench import gradient_check as check
+        from mesp_core.methods.registry import METHODS
         from mesp_core.runs.prepare import prepare
-        from mesp_core.training import build
 
         def run(damage=lambda gradients: None, **changes):
             config = small_config(**{"seq_len": 16} | changes)
@@ -60,14 +61,15 @@ if "mesp_core.bench.gradient_check" in getattr(sys, "orig_argv", []):
                 "model_folder": str(prepared.source.path),
                 "tokens_folder": str(prepared.tokens.path),
             }
-            right = build.BLOCK_BACKWARDS["mesp"]
+            mesp = METHODS["mesp"]
+            right = mesp.kind.backward()
 
             def wrong(*arguments):
                 dx, gradients = right(*arguments)
                 damage(gradients)
                 return dx, gradients
 
-            monkeypatch.setitem(build.BLOCK_BACKWARDS, "mesp", wrong)
+            monkeypatch.setitem(METHODS, "mesp", replace(mesp, kind=replace(mesp.kind, backward=lambda: wrong)))
             [result] = check._compute(request)
             return result
 

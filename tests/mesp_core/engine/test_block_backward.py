@@ -10,13 +10,15 @@ import pytest
 from mesp_core.adapters.adapter import initial_adapters
 from mesp_core.data.batches import Batch
 from mesp_core.engine import block as decoder_block
-from mesp_core.engine import mebp, mesp, mlp
+from mesp_core.engine import mlp
 from mesp_core.engine.autodiff import Autodiff
 from mesp_core.engine.block import BlockShape
 from mesp_core.engine.blockwise import Blockwise
 from mesp_core.engine.lean import Lean
 from mesp_core.engine.rerun import Rerun
 from mesp_core.lifetimes.keep import Keep
+from mesp_core.methods import record as kinds
+from mesp_core.methods.registry import METHODS
 from mesp_core.models.architecture import PROJECTIONS
 from mesp_core.models.checkpoint import open_checkpoint
 from mesp_core.ops import lora_linear
@@ -33,12 +35,9 @@ def lean_block_backward(g, x, block, adapters, shape):
     return passes.backward(0, [x, g], block, adapters, None)
 
 
-METHODS = {
-    "mebp": mebp.block_backward,
-    "mesp": mesp.block_backward,
-    "mesp-store-h": mesp.block_backward_store_h,
-    "lean": lean_block_backward,
-}
+# Whatever re-runs blocks is in here, a method that somebody adds among it.
+BACKWARDS = {name: record.kind.backward() for name, record in METHODS.items() if isinstance(record.kind, kinds.Rerun)}
+BACKWARDS["lean"] = lean_block_backward
 HIDDEN, INNER, HEADS, KV_HEADS, DIMS, RANK, SCALE = 64, 96, 4, 2, 24, 3, 1.6
 SHAPE = BlockShape(HEADS, KV_HEADS, DIMS, 1e-5, Rotation(DIMS, 10000.0))
 WIDTHS = {
@@ -118,7 +117,7 @@ def reference(plain, g, x, dense, norms, adapters):
 
 
 @pytest.mark.parametrize("names", SUBSETS.values(), ids=SUBSETS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", BACKWARDS)
 @pytest.mark.parametrize("batch, length", [(1, 1), (2, 7), (1, 33)])
 def test_one_block(batch, length, method, names, make_block, make_adapters, noise, plain, assert_close):
     block, dense, norms = make_block()
@@ -126,7 +125,7 @@ def test_one_block(batch, length, method, names, make_block, make_adapters, nois
     x, g = noise(batch, length, HIDDEN, seed=1), noise(batch, length, HIDDEN, seed=2)
     y, dx, expected = reference(plain, g, x, dense, norms, adapters)
     assert_close(decoder_block.forward(x, block, adapters, SHAPE), y, name="y")
-    found_dx, found = METHODS[method](g, x, block, adapters, SHAPE)
+    found_dx, found = BACKWARDS[method](g, x, block, adapters, SHAPE)
     assert_close(found_dx, dx, name="dx")
     assert set(found) == set(names)
     for name, (da, db) in expected.items():
@@ -140,7 +139,7 @@ def test_one_block(batch, length, method, names, make_block, make_adapters, nois
 
 
 @pytest.mark.parametrize("kernel", ["quantized", "dequantize"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", BACKWARDS)
 def test_half_precision_stays_and_is_near_float32(method, kernel, make_block, make_adapters, noise, plain, assert_close):
     """bfloat16 activations with float32 adapters, the default of a run on Metal: within 6 % in every tensor.
 
@@ -151,7 +150,7 @@ def test_half_precision_stays_and_is_near_float32(method, kernel, make_block, ma
     x, g = noise(2, 9, HIDDEN, seed=1, dtype=mx.bfloat16), noise(2, 9, HIDDEN, seed=2, dtype=mx.bfloat16)
     y, dx, expected = reference(plain, *(a.astype(mx.float32) for a in (g, x)), dense, norms, adapters)
     found_y = decoder_block.forward(x, block, adapters, SHAPE)
-    found_dx, found = METHODS[method](g, x, block, adapters, SHAPE)
+    found_dx, found = BACKWARDS[method](g, x, block, adapters, SHAPE)
     assert (found_y.dtype, found_dx.dtype) == (mx.bfloat16, mx.bfloat16)
     assert_close(found_y, y, 2e-2, "y")
     assert_close(found_dx, dx, 6e-2, "dx")
@@ -161,12 +160,12 @@ def test_half_precision_stays_and_is_near_float32(method, kernel, make_block, ma
             assert_close(mine, wanted, 6e-2, name)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", BACKWARDS)
 def test_adapters_gradients_are_in_the_adapters_dtype(method, make_block, make_adapters, noise):
     block, _, _ = make_block()
     adapters = make_adapters(PROJECTIONS, mx.bfloat16)
     x, g = noise(1, 5, HIDDEN, seed=1), noise(1, 5, HIDDEN, seed=2)
-    dx, found = METHODS[method](g, x, block, adapters, SHAPE)
+    dx, found = BACKWARDS[method](g, x, block, adapters, SHAPE)
     assert dx.dtype == mx.float32
     assert {array.dtype for pair in found.values() for array in pair} == {mx.bfloat16}
 
@@ -175,7 +174,7 @@ def test_the_methods_agree_to_the_last_places(make_block, make_adapters, noise, 
     block, _, _ = make_block()
     adapters = make_adapters(PROJECTIONS)
     x, g = noise(2, 7, HIDDEN, seed=1), noise(2, 7, HIDDEN, seed=2)
-    results = [method(g, x, block, adapters, SHAPE) for method in METHODS.values()]
+    results = [method(g, x, block, adapters, SHAPE) for method in BACKWARDS.values()]
     for dx, gradients in results[1:]:
         assert_close(dx, results[0][0], 2e-6)
         for name in PROJECTIONS:
@@ -192,13 +191,13 @@ def test_the_mlp_by_parts_is_the_whole(kernel, targets, make_block, make_adapter
     block = Block(block.linears | {"gate_proj": gate}, block.norms)
     adapters = make_adapters(targets)
     x, g = noise(2, 7, HIDDEN, seed=1), noise(2, 7, HIDDEN, seed=2)
-    expected, expected_gradients = mebp.block_backward(g, x, block, adapters, SHAPE)
+    expected, expected_gradients = BACKWARDS["mebp"](g, x, block, adapters, SHAPE)
     for features, parts in ((32, 3), (64, 2)):
         monkeypatch.setattr(decoder_block, "MESP_FEATURES", features)
         monkeypatch.setattr(mlp, "MLP_FEATURES", features)
         gate, _, down = mlp.one_kernel(block.linears)
         assert len(list(mlp.feature_ranges(gate, down, features * HIDDEN))) == parts
-        dx, gradients = mesp.block_backward(g, x, block, adapters, SHAPE)
+        dx, gradients = BACKWARDS["mesp"](g, x, block, adapters, SHAPE)
         assert_close(dx, expected, 5e-6)
         assert gradients.keys() == expected_gradients.keys()
         for name in targets:
@@ -217,7 +216,7 @@ def test_store_h_makes_each_h_once(method, times, make_block, make_adapters, noi
     monkeypatch.setattr(lora_linear, "low_rank", lambda x, lora: calls.append(x.shape) or right(x, lora))
     block, _, _ = make_block()
     x, g = noise(1, 5, HIDDEN, seed=1), noise(1, 5, HIDDEN, seed=2)
-    METHODS[method](g, x, block, make_adapters(PROJECTIONS), SHAPE)
+    BACKWARDS[method](g, x, block, make_adapters(PROJECTIONS), SHAPE)
     assert len(calls) == times
 
 
@@ -228,7 +227,7 @@ def engine_of(folder, scale, method="mesp", dtype=mx.float32, kernel="auto", mod
     """The whole method on a checkpoint."""
     opened = Weights(open_checkpoint(folder), dtype, kernel, mode)
     shape, layers = BlockShape.of(opened.checkpoint.architecture), opened.checkpoint.architecture.num_hidden_layers
-    passes = Lean(shape, Keep(layers)) if method == "lean" else Rerun(shape, METHODS[method])
+    passes = Lean(shape, Keep(layers)) if method == "lean" else Rerun(shape, BACKWARDS[method])
     return Blockwise(opened, scale, passes)
 
 
@@ -267,7 +266,7 @@ def judged(request, batch):
 @pytest.mark.parametrize("name", ["qwen2_folder", "llama_folder"])
 @pytest.mark.parametrize("kernel", ["quantized", "dequantize"])
 @pytest.mark.parametrize("mode", ["streamed", "resident"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", BACKWARDS)
 def test_loss_and_every_gradient_equal_mlx_lms(method, mode, kernel, name, judged, batch, request, assert_close):
     folder = request.getfixturevalue(name)
     adapters, scale = adapters_for(folder)
@@ -285,7 +284,7 @@ def test_loss_and_every_gradient_equal_mlx_lms(method, mode, kernel, name, judge
             assert_close(found[path][part], gradient, name=f"{path}.{part}")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", BACKWARDS)
 def test_a_subset_of_targets(method, llama_folder, batch, assert_close):
     adapters, scale = adapters_for(llama_folder, target_modules=("k_proj", "up_proj"))
     judge = Autodiff(llama_folder, adapters, scale, mx.float32, checkpointing=False)

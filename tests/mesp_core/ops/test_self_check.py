@@ -8,13 +8,12 @@ import pytest
 
 from mesp_core.data.batches import Batch
 from mesp_core.engine import block as decoder_block
-from mesp_core.engine import mebp, mesp, mlp, token_loss
+from mesp_core.engine import mlp, token_loss
 from mesp_core.engine import rowwise as chunks
 from mesp_core.engine.block import BlockShape
 from mesp_core.engine.blockwise import Blockwise
-from mesp_core.engine.lean import Lean
-from mesp_core.engine.rerun import Rerun
 from mesp_core.lifetimes.keep import Keep
+from mesp_core.methods.registry import METHODS
 from mesp_core.models.architecture import projection_path
 from mesp_core.models.checkpoint import open_checkpoint
 from mesp_core.ops.self_check import check_kernel
@@ -135,9 +134,8 @@ def adapters_for():
 
 def run(weights, adapters, batch, method="mesp"):
     shape = BlockShape.of(weights.checkpoint.architecture)
-    rerun = {"mesp": mesp.block_backward, "mebp": mebp.block_backward}
-    passes = Lean(shape, Keep(2)) if method == "lean" else Rerun(shape, rerun[method])
-    return Blockwise(weights, 2.0, passes).loss_and_gradients(adapters, batch, 1 / batch.tokens)
+    blockwise = Blockwise(weights, 2.0, METHODS[method].kind.passes(shape, Keep(2)))
+    return blockwise.loss_and_gradients(adapters, batch, 1 / batch.tokens)
 
 
 @pytest.mark.parametrize("method", ["mesp", "mebp", "lean"])
