@@ -46,7 +46,7 @@ def _measure() -> dict[str, Any]:
 
     import mlx.core as mx
 
-    from mesp_core.engine.block import used_shapes
+    from mesp_core.engine.used_shapes import used_shapes
     from mesp_core.files.bundled import bundled_path
     from mesp_core.models.checkpoint import open_checkpoint
     from mesp_core.weights.weights import Weights, default_kernel

@@ -3,16 +3,15 @@
 import mlx.core as mx
 
 from mesp_core.engine import block as decoder_block
-from mesp_core.engine.block import BlockShape
 from mesp_core.engine.gradient_sums import Adapters, Gradients
+from mesp_core.engine.shape import BlockShape
 from mesp_core.ops.lora_linear import LoRA
 from mesp_core.weights.weights import Block
 
 
-def block_backward(
-    g: mx.array, x: mx.array, block: Block, adapters: Adapters, shape: BlockShape
-) -> tuple[mx.array, Gradients]:
-    """g = ∂L/∂y, x the block's input -> ∂L/∂x and the adapters' gradients, by one vector-Jacobian product."""
+def block_backward(taken: list[mx.array], block: Block, adapters: Adapters, shape: BlockShape) -> tuple[mx.array, Gradients]:
+    """[x, ∂L/∂y], emptied -> ∂L/∂x and the adapters' gradients, evaluated; by one vector-Jacobian product."""
+    g, x = taken.pop(), taken.pop()
     names, block = list(adapters), block.traced()
 
     def run(x: mx.array, *arrays: mx.array) -> mx.array:

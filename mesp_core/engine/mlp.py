@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from mesp_core.engine.gradient_sums import Adapters, GradientSums
 from mesp_core.lifetimes.keep import ACTIVATIONS
-from mesp_core.ops import frozen_matmul, gated_mlp
+from mesp_core.ops import frozen_matmul, gated_mlp, lora_linear
 from mesp_core.ops.exponential import sigmoid
 from mesp_core.ops.frozen_matmul import FrozenLinear
 from mesp_core.ops.lora_linear import LoRA
@@ -40,6 +40,12 @@ class Activations:
 
 
 NOTHING_KEPT, ALL_ROWS = Activations((), 0, 0, mx.float32), slice(None)
+
+
+def whole(n: mx.array, linears: Mapping[str, FrozenLinear], adapters: Adapters) -> mx.array:
+    """n (T × C) -> y (T × C) in n's dtype, in one graph of which nothing is evaluated: what MLX can differentiate."""
+    gate, up = (lora_linear.forward(n, linears[name], adapters.get(name)) for name in ("gate_proj", "up_proj"))
+    return lora_linear.forward(gated_mlp.forward(gate, up), linears["down_proj"], adapters.get("down_proj"))
 
 
 def forward(

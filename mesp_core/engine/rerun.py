@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 
 from mesp_core.engine import block as decoder_block
-from mesp_core.engine.block import BlockShape
 from mesp_core.engine.gradient_sums import Adapters, Gradients
+from mesp_core.engine.shape import BlockShape
 from mesp_core.weights.weights import Block
 
-# (∂L/∂y, x, weights, adapters, shape) -> (∂L/∂x, adapter gradients), evaluated
-BlockBackward = Callable[[mx.array, mx.array, Block, Adapters, BlockShape], tuple[mx.array, Gradients]]
+# ([x, ∂L/∂y], emptied, weights, adapters, shape) -> (∂L/∂x, adapter gradients), evaluated
+BlockBackward = Callable[[list[mx.array], Block, Adapters, BlockShape], tuple[mx.array, Gradients]]
 
 
 class Rerun:
@@ -31,7 +31,7 @@ class Rerun:
         self, layer: int, taken: list[mx.array], block: Block, adapters: Adapters, lengths: Sequence[int] | None
     ) -> tuple[mx.array, Gradients]:
         """[x, ∂L/∂y] -> ∂L/∂x, the adapters' gradients."""
-        return self._backward(taken.pop(), taken.pop(), block, adapters, self._shape)
+        return self._backward(taken, block, adapters, self._shape)
 
     def forget(self) -> None:
         """Nothing is kept."""

@@ -42,7 +42,7 @@ def moment(s: Sizes, checkpointing: bool) -> Moment:
 
 def _weights(s: Sizes) -> float:
     """mlx-lm's model: matrices as the file holds them, everything else in the activations' dtype."""
-    total = len(s.checkpoint.norms) * s.item * s.hidden
+    total = s.item * sum(s.model.norms().values())
     for entry in s.checkpoint.linears.values():
         elements = entry.out_features * entry.in_features
         if entry.bits is None:

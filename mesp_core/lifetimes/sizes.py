@@ -186,7 +186,7 @@ class Sizes:
     def small(self) -> float:
         """A block's norms and biases."""
         biases = sum(self.model.projection_shape(name)[0] for name in PROJECTIONS if name in self.model.biases)
-        return self.item * (2 * self.hidden + biases)
+        return self.item * (sum(self.model.block_norms().values()) + biases)
 
     @property
     def block_weights(self) -> float:

@@ -11,9 +11,9 @@ from mesp_core.methods.record import BLOCKWISE, Record, Rerun
 
 def _rerun(keep_h: bool) -> Rerun:
     def backward():
-        from mesp_core.engine import block
+        from mesp_core.engine import mesp
 
-        return partial(block.backward, keep_h=keep_h)
+        return partial(mesp.block_backward, keep_h=keep_h)
 
     return Rerun(backward, partial(rerun.mesp_backward, keep_h=keep_h))
 

@@ -12,9 +12,9 @@ from mesp_core.lifetimes.keep import Keep
 from mesp_core.lifetimes.sizes import Moment, Sizes
 
 if TYPE_CHECKING:
-    from mesp_core.engine.block import BlockShape
     from mesp_core.engine.blockwise import Passes
     from mesp_core.engine.rerun import BlockBackward
+    from mesp_core.engine.shape import BlockShape
 
 FLAG = "flag"  # the option stands alone
 SIZE = "size"  # its value is one, see names.parse_size

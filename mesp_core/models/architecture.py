@@ -6,7 +6,6 @@ ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
 PROJECTIONS = ATTENTION + MLP
 EMBEDDING = "model.embed_tokens"
-BLOCK_NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,8 @@ class RopeSpec:
 class Architecture:
     """A decoder-only transformer of pre-norm blocks with grouped-query attention and a gated MLP.
 
-    `biases` names the projections that carry one. Sizes are the field's own (config.json's) names.
+    `biases` names the projections that carry one; `attention_norm` and `mlp_norm` are the names of the norms before the two
+    halves of a block. Sizes are the field's own (config.json's) names.
     """
 
     model_type: str
@@ -45,6 +45,8 @@ class Architecture:
     tie_word_embeddings: bool
     max_position_embeddings: int | None  # None: the file does not say
     hidden_act: str = "silu"
+    attention_norm: str = "input_layernorm"
+    mlp_norm: str = "post_attention_layernorm"
 
     def projection_shape(self, name: str) -> tuple[int, int]:
         """(out_features, in_features) of one of a block's projections."""
@@ -69,10 +71,15 @@ class Architecture:
             table["lm_head"] = (self.vocab_size, self.hidden_size, False)
         return table
 
-    def norms(self) -> list[str]:
-        """The module paths of all RMSNorms; each has a weight of `hidden_size`."""
-        blocks = [norm_path(layer, name) for layer in range(self.num_hidden_layers) for name in BLOCK_NORMS]
-        return [*blocks, "model.norm"]
+    def block_norms(self) -> dict[str, int]:
+        """A block's RMSNorms: path within the block -> the size of its weight."""
+        return {self.attention_norm: self.hidden_size, self.mlp_norm: self.hidden_size}
+
+    def norms(self) -> dict[str, int]:
+        """All RMSNorms: module path -> the size of its weight."""
+        blocks = range(self.num_hidden_layers)
+        table = {norm_path(layer, name): size for layer in blocks for name, size in self.block_norms().items()}
+        return table | {"model.norm": self.hidden_size}
 
 
 def projection_path(layer: int, name: str) -> str:

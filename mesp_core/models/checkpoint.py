@@ -54,7 +54,7 @@ class Checkpoint:
         """How many numbers the model has, quantised ones counted one by one."""
         matrices = sum(linear.out_features * linear.in_features for linear in self.linears.values())
         biases = sum(linear.out_features for linear in self.linears.values() if "bias" in linear.tensors)
-        return matrices + biases + len(self.norms) * self.architecture.hidden_size
+        return matrices + biases + sum(self.architecture.norms().values())
 
     @property
     def size_bytes(self) -> int:
@@ -118,7 +118,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         path: _linear(folder, entries, quantization, path, *shape_and_bias)
         for path, shape_and_bias in architecture.linears().items()
     }
-    norms = {path: _norm(folder, entries, path, architecture.hidden_size) for path in architecture.norms()}
+    norms = {path: _norm(folder, entries, path, size) for path, size in architecture.norms().items()}
     quantization.refuse_entries_for(norms)
     _refuse_unused(entries, linears.values(), norms.values())
     files = {entry.file for linear in linears.values() for entry in linear.tensors.values()}

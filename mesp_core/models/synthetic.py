@@ -158,8 +158,8 @@ def _tensors(config: dict[str, Any]) -> Iterator[tuple[str, str, tuple[int, ...]
         yield f"{path}.biases", "BF16", (out_features, in_features // GROUP_SIZE)
         if has_bias:
             yield f"{path}.bias", "BF16", (out_features,)
-    for path in architecture.norms():
-        yield f"{path}.weight", "BF16", (architecture.hidden_size,)
+    for path, size in architecture.norms().items():
+        yield f"{path}.weight", "BF16", (size,)
 
 
 def _write_tensor(file: BinaryIO, name: str, dtype: str, shape: tuple[int, ...]) -> None:

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from mesp_core.engine import rowwise as chunks
-from mesp_core.engine.block import BlockShape, used_shapes
 from mesp_core.engine.block_inputs import InMemory, OnDisk, scratch_folder
 from mesp_core.engine.blockwise import Blockwise
 from mesp_core.engine.method import AdapterTree, Method
+from mesp_core.engine.shape import BlockShape
+from mesp_core.engine.used_shapes import used_shapes
 from mesp_core.lifetimes.keep import Keep
 from mesp_core.machine.memory import MB
 from mesp_core.methods.names import parse_method

@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from mesp_core.errors import CheckpointError
-from mesp_core.models.architecture import BLOCK_NORMS, EMBEDDING, PROJECTIONS, norm_path, projection_path
+from mesp_core.models.architecture import EMBEDDING, PROJECTIONS, norm_path, projection_path
 from mesp_core.models.checkpoint import Checkpoint, LinearEntry
 from mesp_core.models.safetensors import TensorEntry
 from mesp_core.ops import frozen_matmul
@@ -134,7 +134,8 @@ class Weights:
 
     def _block(self, layer: int, linear: Callable[[LinearEntry], FrozenLinear]) -> Block:
         linears = {name: linear(self.checkpoint.linears[projection_path(layer, name)]) for name in PROJECTIONS}
-        return Block(linears, {name: self._norm(norm_path(layer, name)) for name in BLOCK_NORMS})
+        norms = self.checkpoint.architecture.block_norms()
+        return Block(linears, {name: self._norm(norm_path(layer, name)) for name in norms})
 
     def _norm(self, path: str) -> mx.array:
         return self._stored(self.checkpoint.norms[path])[:].astype(self.dtype)

@@ -10,8 +10,8 @@ from mlx_lm.tuner.utils import load_adapters
 from mlx_lm.utils import load_model
 
 from mesp_core.adapters.adapter import CONFIG_FILE, WEIGHTS_FILE, initial_adapters, load_adapter, save_adapter
-from mesp_core.engine.block import BlockShape
 from mesp_core.engine.blockwise import Blockwise
+from mesp_core.engine.shape import BlockShape
 from mesp_core.errors import MespError, UsageError
 from mesp_core.lifetimes.keep import Keep
 from mesp_core.methods.registry import METHODS

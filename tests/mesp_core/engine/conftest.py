@@ -11,9 +11,9 @@ from mesp_core.data.batches import Batch
 from mesp_core.engine import norm, token_loss
 from mesp_core.engine import rowwise as chunks
 from mesp_core.engine.autodiff import Autodiff
-from mesp_core.engine.block import BlockShape
 from mesp_core.engine.blockwise import Blockwise
 from mesp_core.engine.lean import Lean
+from mesp_core.engine.shape import BlockShape
 from mesp_core.lifetimes.keep import Keep
 from mesp_core.models.checkpoint import open_checkpoint
 from mesp_core.ops import attention

@@ -10,12 +10,11 @@ import pytest
 from mesp_core.adapters.adapter import initial_adapters
 from mesp_core.data.batches import Batch
 from mesp_core.engine import block as decoder_block
-from mesp_core.engine import mlp
+from mesp_core.engine import mesp, mlp
 from mesp_core.engine.autodiff import Autodiff
-from mesp_core.engine.block import BlockShape
 from mesp_core.engine.blockwise import Blockwise
 from mesp_core.engine.lean import Lean
-from mesp_core.engine.rerun import Rerun
+from mesp_core.engine.shape import BlockShape
 from mesp_core.lifetimes.keep import Keep
 from mesp_core.methods import record as kinds
 from mesp_core.methods.registry import METHODS
@@ -28,6 +27,10 @@ from mesp_core.settings.run_config import RunConfig
 from mesp_core.weights.weights import Block, Weights
 
 
+def rerun_backward(backward):
+    return lambda g, x, block, adapters, shape: backward([x, g], block, adapters, shape)
+
+
 def lean_block_backward(g, x, block, adapters, shape):
     """lean's two passes through a block of its own, of which it keeps nothing."""
     passes = Lean(shape, Keep(1))
@@ -36,7 +39,9 @@ def lean_block_backward(g, x, block, adapters, shape):
 
 
 # Whatever re-runs blocks is in here, a method that somebody adds among it.
-BACKWARDS = {name: record.kind.backward() for name, record in METHODS.items() if isinstance(record.kind, kinds.Rerun)}
+BACKWARDS = {
+    name: rerun_backward(record.kind.backward()) for name, record in METHODS.items() if isinstance(record.kind, kinds.Rerun)
+}
 BACKWARDS["lean"] = lean_block_backward
 HIDDEN, INNER, HEADS, KV_HEADS, DIMS, RANK, SCALE = 64, 96, 4, 2, 24, 3, 1.6
 SHAPE = BlockShape(HEADS, KV_HEADS, DIMS, 1e-5, Rotation(DIMS, 10000.0))
@@ -193,7 +198,7 @@ def test_the_mlp_by_parts_is_the_whole(kernel, targets, make_block, make_adapter
     x, g = noise(2, 7, HIDDEN, seed=1), noise(2, 7, HIDDEN, seed=2)
     expected, expected_gradients = BACKWARDS["mebp"](g, x, block, adapters, SHAPE)
     for features, parts in ((32, 3), (64, 2)):
-        monkeypatch.setattr(decoder_block, "MESP_FEATURES", features)
+        monkeypatch.setattr(mesp, "MESP_FEATURES", features)
         monkeypatch.setattr(mlp, "MLP_FEATURES", features)
         gate, _, down = mlp.one_kernel(block.linears)
         assert len(list(mlp.feature_ranges(gate, down, features * HIDDEN))) == parts
@@ -227,8 +232,7 @@ def engine_of(folder, scale, method="mesp", dtype=mx.float32, kernel="auto", mod
     """The whole method on a checkpoint."""
     opened = Weights(open_checkpoint(folder), dtype, kernel, mode)
     shape, layers = BlockShape.of(opened.checkpoint.architecture), opened.checkpoint.architecture.num_hidden_layers
-    passes = Lean(shape, Keep(layers)) if method == "lean" else Rerun(shape, BACKWARDS[method])
-    return Blockwise(opened, scale, passes)
+    return Blockwise(opened, scale, METHODS[method].kind.passes(shape, Keep(layers)))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mesp_core.engine.block import BlockShape
+from mesp_core.engine.shape import BlockShape
 from mesp_core.lifetimes.keep import Keep
 from mesp_core.methods.names import MethodSpec, parse_method, parse_methods
 from mesp_core.methods.record import Kind, Record, WholeModel

@@ -73,7 +73,7 @@ def test_every_module_of_mlx_lms_model_is_named(folder):
         ours[f"{path}.weight"] = (out_features, in_features)
         if has_bias:
             ours[f"{path}.bias"] = (out_features,)
-    ours |= {f"{path}.weight": (found.hidden_size,) for path in found.norms()}
+    ours |= {f"{path}.weight": (size,) for path, size in found.norms().items()}
     assert ours == {name: array.shape for name, array in theirs.items()}
     assert len(found.linears()) == 2 * len(PROJECTIONS) + 1 + (not found.tie_word_embeddings)
 

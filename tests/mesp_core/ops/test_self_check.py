@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from mesp_core.data.batches import Batch
-from mesp_core.engine import block as decoder_block
 from mesp_core.engine import mlp, token_loss
 from mesp_core.engine import rowwise as chunks
-from mesp_core.engine.block import BlockShape
 from mesp_core.engine.blockwise import Blockwise
+from mesp_core.engine.shape import BlockShape
+from mesp_core.engine.used_shapes import used_shapes
 from mesp_core.lifetimes.keep import Keep
 from mesp_core.methods.registry import METHODS
 from mesp_core.models.architecture import projection_path
@@ -181,7 +181,7 @@ def test_a_kernel_wrong_only_for_the_parts_of_an_mlp_is_found(
     _, expected = run(Weights(checkpoint, mx.float32, "dequantize"), adapters, batch)
     plant(doubled, lambda transpose, out_features, **facts: transpose and out_features == features)
     weights = Weights(checkpoint, mx.float32, "quantized")
-    weights.check_kernels(16, decoder_block.used_shapes)
+    weights.check_kernels(16, used_shapes)
     wrong = {name for name, linear in weights.block(0).linears.items() if linear.kernel == "dequantize"}
     assert wrong >= names
     _, found = run(weights, adapters, batch, method)

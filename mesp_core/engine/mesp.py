@@ -1,0 +1,25 @@
+"""MeSP (Park et al., arXiv 2602.13069): keep each block's input; re-run the block, hand-written backward.
+
+h = xA is recomputed where the backward needs it, or kept from the re-run (the paper's table 5).
+"""
+
+import mlx.core as mx
+
+from mesp_core.engine import attention
+from mesp_core.engine import block as decoder_block
+from mesp_core.engine.gradient_sums import Adapters, Gradients
+from mesp_core.engine.pace import WHOLE
+from mesp_core.engine.shape import BlockShape
+from mesp_core.ops.pieces import BLOCK_ELEMENTS, MESP_FEATURES
+from mesp_core.weights.weights import Block
+
+
+def block_backward(
+    taken: list[mx.array], block: Block, adapters: Adapters, shape: BlockShape, keep_h: bool = False
+) -> tuple[mx.array, Gradients]:
+    """[x, ∂L/∂y], emptied -> ∂L/∂x and the adapters' gradients, evaluated; the block's attention is re-run here."""
+    hidden = taken[0].shape[-1]
+    attended = attention.forward(taken[0], block, adapters, shape, WHOLE, keep_h=keep_h)
+    mx.eval(attended.q, attended.k, attended.v, attended.o, attended.x2, attended.h)
+    part_elements = min(BLOCK_ELEMENTS, MESP_FEATURES * hidden)
+    return decoder_block.backward(taken, attended, block, adapters, shape, WHOLE, part_elements)
