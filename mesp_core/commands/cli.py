@@ -13,15 +13,15 @@ from typing import NoReturn
 
 from mesp_core import __version__
 from mesp_core.commands import bench
-from mesp_core.commands.options import add_run_options, config_of, with_budget
+from mesp_core.commands.options import add_run_options, config_of, help_text, with_budget
 from mesp_core.commands.output import lasting_output
 from mesp_core.commands.terminal import Terminal
 from mesp_core.errors import MespError, UsageError
-from mesp_core.methods.names import DESCRIPTIONS, parse_method, parse_methods
+from mesp_core.methods.names import parse_method, parse_methods
 from mesp_core.processes.interruption import interruptible, unheard
 from mesp_core.runs.comparison import Comparison
 from mesp_core.runs.events import Error
-from mesp_core.settings.run_config import RunConfig
+from mesp_core.settings.run_config import SETTINGS, RunConfig
 
 EVERY_METHOD = ("mebp", "mesp", "mesp-store-h", "lean", "lean:inputs=disk", "autodiff", "autodiff:grad-checkpoint")
 
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
 
     train = _command(commands, "train", _train, "fine-tune a model with one method")
-    train.add_argument("--method", help=f"one of {', '.join(DESCRIPTIONS)} (default mesp), options behind a colon")
+    train.add_argument(SETTINGS["method"].flag, help=help_text(SETTINGS["method"]))
     train.add_argument("--budget", metavar="SIZE", help="short for --method lean:budget=SIZE, for example 200MB")
     add_run_options(train)
     _add_out(train)
