@@ -1,6 +1,8 @@
 """The options that say what a run is, as the settings declare them, and the configuration they make."""
 
 import argparse
+import os
+from pathlib import Path
 
 from mesp_core.errors import UsageError
 from mesp_core.methods.names import parse_method, parse_size
@@ -41,6 +43,11 @@ def help_text(setting: Setting) -> str:
 def default_text(setting: Setting) -> str:
     """The default as it would be typed; in words where nothing is."""
     return ",".join(setting.default) if setting.kind == "names" else str(setting.default) or setting.empty
+
+
+def typed_path(text: str) -> Path:
+    """The path that was typed, `~` being home; shown as it was typed otherwise."""
+    return Path(os.path.expanduser(text))
 
 
 def config_of(options: argparse.Namespace, **changes: str) -> RunConfig:
