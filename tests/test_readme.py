@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mesp_core.commands.options import default_text
 from mesp_core.methods.registry import METHODS
 from mesp_core.models.architecture import PROJECTIONS
-from mesp_core.settings.run_config import CHOICES
+from mesp_core.settings.run_config import SETTINGS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -67,4 +68,20 @@ def test_every_method_is_explained():
 
 def test_no_placeholder_is_left():
     assert "@@" not in README
-    assert CHOICES["loss_on"] == ("all", "completion") and "--loss-on completion" in README
+    assert "completion" in SETTINGS["loss_on"].choices and "--loss-on completion" in README
+
+
+def rows_of_options():
+    """The lines of the table of all options, as the settings declare them."""
+    rows = ["| option | default | what it is | values |", "|---|---|---|---|"]
+    for setting in SETTINGS.values():
+        default = default_text(setting) if setting.empty else f"`{default_text(setting)}`"
+        rows.append(f"| `{setting.flag}` | {default} | {setting.help} | {setting.allowed} |")
+    return rows
+
+
+def test_the_table_of_options_is_what_the_settings_declare():
+    table = "\n".join(rows_of_options())
+    section = README.split("## All options of a run\n", 1)[-1].split("\n## ", 1)[0]
+    there = "\n".join(line for line in section.splitlines() if line.startswith("|"))
+    assert there == table, f"README.md, All options of a run: put this table there:\n{table}"

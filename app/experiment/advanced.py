@@ -2,10 +2,8 @@
 
 from PySide6.QtWidgets import QCheckBox, QFormLayout, QWidget
 
-from app.experiment.forms import add_rows, make_field
+from app.experiment.forms import add_rows, make_fields
 from app.experiment.further_methods import FurtherMethods
-from app.experiment.specs import ADVANCED
-from app.experiment.target_field import TargetField
 from app.widgets.plain import plain_tooltip
 
 
@@ -14,8 +12,7 @@ class Advanced(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        alpha, *rest = [make_field(spec) for spec in ADVANCED]
-        fields = [alpha, TargetField(), *rest]
+        fields = make_fields("advanced")
         self.fields = {field.name: field for field in fields}
         self.further = FurtherMethods()
         self.interleave = QCheckBox("Interleave methods step by step")

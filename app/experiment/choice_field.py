@@ -2,19 +2,19 @@
 
 from PySide6.QtWidgets import QComboBox
 
-from app.experiment.fields import Field, keep_quiet
-from app.experiment.specs import Spec
+from app.experiment.fields import SettingField, keep_quiet
+from mesp_core.settings.setting import Setting
 
 
-class ChoiceField(Field):
+class ChoiceField(SettingField):
     """Shows the choices' names; its value is the core's word."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, setting: Setting) -> None:
         box = QComboBox()
-        for value, words in spec.choices.items():
+        for value, words in setting.choices.items():
             box.addItem(words, value)
         keep_quiet(box)
-        super().__init__(spec.name, spec.label, spec.tooltip, box, spec.unit)
+        super().__init__(setting, box)
         box.currentIndexChanged.connect(self.changed)
 
     def value(self) -> str:

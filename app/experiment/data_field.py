@@ -8,7 +8,7 @@ from typing import Any
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFileDialog, QProgressBar
 
-from app.experiment.fields import Field
+from app.experiment.fields import SettingField
 from app.experiment.place_box import PlaceBox
 from app.threads.background import Latest, sentence
 from app.widgets.path_dialog import path_dialog
@@ -18,16 +18,16 @@ from mesp_core.data.token_set import TokenSet
 from mesp_core.data.wikitext2 import build
 from mesp_core.files.cache import cache_dir
 from mesp_core.files.user_path import user_path
+from mesp_core.settings.run_config import SETTINGS
 
 RECENT = 1  # group of the list
-TOOLTIP = "A .jsonl file with one sample a line: chats, prompts with completions, texts or token ids."
 COUNTS = (
     "Samples can be learnt from. Skipped rows have nothing to learn within the sequence length; "
     "cut samples were longer than it."
 )
 
 
-class DataField(Field):
+class DataField(SettingField):
     """`build_wikitext2(file)` writes that data set; tests replace it. It runs in the background."""
 
     looked = Signal()  # `fetching` or `problem` is another
@@ -39,7 +39,7 @@ class DataField(Field):
             [("sample", "Sample (bundled)"), (str(self._wikitext2), "WikiText-2")],
             [(file, file) for file in recent],
         )
-        super().__init__("data", "Data", TOOLTIP, self.box)
+        super().__init__(SETTINGS["data"], self.box)
         self._build = build_wikitext2
         self.problem = ""
         self.add_open_button("Open a data file", self.open_file)

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWi
 
 from app.widgets.plain import PlainLabel, plain_tooltip
 from app.widgets.theme import level_color
+from mesp_core.settings.setting import Setting
 
 MARGIN = 2  # room for the mark
 
@@ -68,6 +69,13 @@ class Field(QWidget):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(QPen(level_color("bad"), 2))
         painter.drawRoundedRect(QRectF(self.editor.geometry()).adjusted(-1, -1, 1, 1), 3, 3)
+
+
+class SettingField(Field):
+    """The field of a setting, called and explained as that is declared."""
+
+    def __init__(self, setting: Setting, editor: QWidget) -> None:
+        super().__init__(setting.name, setting.label, setting.tooltip, editor, setting.unit)
 
 
 class QuietWheel(QObject):

@@ -3,11 +3,11 @@
 from typing import Any
 
 from mesp_core.errors import UsageError
-from mesp_core.settings.run_config import RANGES, RunConfig
+from mesp_core.settings.run_config import SETTINGS, RunConfig
 
 # A wrong field is left out while the others are judged. Where the default in its place could make another one wrong
 # (warm-up steps must stay below steps), this takes the place instead.
-_STAND_INS = {"steps": RANGES["steps"][1]}
+_STAND_INS = {"steps": SETTINGS["steps"].between[1]}
 
 
 def check(values: dict[str, Any]) -> dict[str, str]:

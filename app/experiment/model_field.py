@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QFileDialog
 
 from app.experiment.facts import Found, facts, find
 from app.experiment.fetch_bar import FetchBar
-from app.experiment.fields import Field
+from app.experiment.fields import SettingField
 from app.experiment.place_box import PlaceBox
 from app.threads.background import Latest, Report, sentence
 from app.widgets.path_dialog import path_dialog
@@ -16,15 +16,13 @@ from app.widgets.plain import PlainLabel
 from mesp_core.files.user_path import user_path
 from mesp_core.models.source import list_cached_models, resolve
 from mesp_core.models.synthetic import GEOMETRIES
+from mesp_core.settings.run_config import SETTINGS
 
 LIST_AFTER_MS = 300  # the window comes first
 CACHED, RECENT = 1, 2  # groups of the list
-TOOLTIP = (
-    "A model from the list, a folder in mlx-community layout, or a hub id such as mlx-community/Qwen2.5-0.5B-Instruct-4bit."
-)
 
 
-class ModelField(Field):
+class ModelField(SettingField):
     """`find`, `fetch` and `list_cached` do what their defaults do; tests replace them. All run in the background."""
 
     looked = Signal()  # `found`, `missing` or `problem` is another
@@ -42,7 +40,7 @@ class ModelField(Field):
             [(model, model) for model in recent],
             [(f"synthetic:{name}", f"synthetic:{name}") for name in GEOMETRIES],
         )
-        super().__init__("model", "Model", TOOLTIP, self.box)
+        super().__init__(SETTINGS["model"], self.box)
         self._find = find
         self.found: Found | None = None
         self.missing = False  # it must be fetched or made first

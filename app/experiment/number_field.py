@@ -4,23 +4,23 @@ from collections.abc import Sequence
 
 from PySide6.QtWidgets import QComboBox, QLineEdit
 
-from app.experiment.fields import Field, keep_quiet
+from app.experiment.fields import SettingField, keep_quiet
 from app.experiment.judge import as_text, real_number, whole_number
-from app.experiment.specs import Spec
 from app.widgets.unit_line_edit import UnitLineEdit
+from mesp_core.settings.setting import Setting
 
 LONGEST = 24  # characters; more than any allowed number has
 
 
-class NumberField(Field):
+class NumberField(SettingField):
     """Its value is a number, or the text itself where that is none."""
 
-    def __init__(self, spec: Spec) -> None:
-        self._parse = real_number if spec.kind == "real" else whole_number
-        self._offers = spec.offers
-        self._line = UnitLineEdit(spec.unit)
-        editor = _combo(self._line, spec.offers) if spec.offers else self._line
-        super().__init__(spec.name, spec.label, spec.tooltip, editor, spec.unit)
+    def __init__(self, setting: Setting) -> None:
+        self._parse = real_number if setting.kind == "real" else whole_number
+        self._offers = setting.offers
+        self._line = UnitLineEdit(setting.unit)
+        editor = _combo(self._line, setting.offers) if setting.offers else self._line
+        super().__init__(setting, editor)
         self._line.setMaxLength(LONGEST)
         self._line.textChanged.connect(self.changed)
 

@@ -7,11 +7,10 @@ from PySide6.QtWidgets import QFormLayout, QHBoxLayout, QLabel, QLineEdit, QVBox
 from app.experiment.advanced import Advanced
 from app.experiment.data_field import DataField
 from app.experiment.fields import MARGIN, Field
-from app.experiment.forms import add_rows, make_field
+from app.experiment.forms import add_rows, make_fields
 from app.experiment.method_boxes import MethodBoxes
 from app.experiment.model_field import ModelField
 from app.experiment.preset_box import UNTOUCHED, PresetBox
-from app.experiment.specs import BASIC
 from app.widgets.fold import Fold
 from app.widgets.theme import mixed
 from mesp_core.settings.run_config import RunConfig
@@ -27,7 +26,7 @@ class Page(QWidget):
         self.model, self.data = model, data
         self.preset = PresetBox()
         self.methods = MethodBoxes()
-        basic = [make_field(spec) for spec in BASIC]
+        basic = make_fields("basic")
         self.advanced = Advanced()
         self.fold = Fold("advanced", "Advanced", self.advanced)
         self.fields: dict[str, Field] = {field.name: field for field in (model, data, *basic)} | self.advanced.fields

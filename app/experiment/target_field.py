@@ -4,25 +4,25 @@ from collections.abc import Iterable
 
 from PySide6.QtWidgets import QCheckBox, QGridLayout, QWidget
 
-from app.experiment.fields import Field
-from mesp_core.models.architecture import PROJECTIONS
+from app.experiment.fields import SettingField
+from mesp_core.settings.setting import Setting
 
 COLUMNS = 2
 
 
-class TargetField(Field):
+class TargetField(SettingField):
     """A check box for each projection."""
 
-    def __init__(self) -> None:
+    def __init__(self, setting: Setting) -> None:
         group = QWidget()
         grid = QGridLayout(group)
         grid.setContentsMargins(2, 2, 2, 2)
-        self._boxes = {name: QCheckBox(name) for name in PROJECTIONS}
+        self._boxes = {name: QCheckBox(name) for name in setting.choices}
         for i, (name, box) in enumerate(self._boxes.items()):
             box.setObjectName(f"target_{name}")
             grid.addWidget(box, i // COLUMNS, i % COLUMNS)
-        super().__init__("target_modules", "Adapted layers", "Which matrices of every block get an adapter.", group)
-        group.setFocusProxy(self._boxes[PROJECTIONS[0]])  # where the label's shortcut leads
+        super().__init__(setting, group)
+        group.setFocusProxy(next(iter(self._boxes.values())))  # where the label's shortcut leads
         for box in self._boxes.values():
             box.toggled.connect(self.changed)
 

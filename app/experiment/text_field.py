@@ -2,16 +2,16 @@
 
 from PySide6.QtWidgets import QLineEdit
 
-from app.experiment.fields import Field
-from app.experiment.specs import Spec
+from app.experiment.fields import SettingField
+from mesp_core.settings.setting import Setting
 
 
-class TextField(Field):
-    """While it is empty it shows, paler, what that stands for: the spec's `empty`."""
+class TextField(SettingField):
+    """While it is empty it shows, paler, what that stands for: the setting's `empty`."""
 
-    def __init__(self, spec: Spec) -> None:
-        line = QLineEdit(placeholderText=spec.empty)
-        super().__init__(spec.name, spec.label, spec.tooltip, line)
+    def __init__(self, setting: Setting) -> None:
+        line = QLineEdit(placeholderText=setting.empty)
+        super().__init__(setting, line)
         line.textChanged.connect(self.changed)
 
     def value(self) -> str:

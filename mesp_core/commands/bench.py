@@ -1,17 +1,18 @@
 """The command `mesp bench`. What it needs is imported when it runs."""
 
 import argparse
-import json
 import sys
 
+from mesp_core.commands.command import Commands, add_command
 from mesp_core.commands.terminal import Terminal
 from mesp_core.errors import UsageError
 
 STEPS = 5
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What `mesp bench` takes."""
+def add(commands: Commands) -> None:
+    """Add the command and its options."""
+    parser = add_command(commands, "bench", run, "measure and print the tables this project is held against")
     parser.add_argument("name", choices=["lean"], help="which one")
     parser.add_argument(
         "--rows",
@@ -37,6 +38,9 @@ def run(options: argparse.Namespace) -> int:
 
     What is being done goes to stderr, a line at a time: this takes an hour or more. Results that are there when it is ended
     are shown.
+
+    Raises:
+        MespError: UsageError for rows or steps that cannot be, another if something cannot be measured.
     """
     from mesp_core.bench.lean import Result, choose, measure
     from mesp_core.commands.bench_table import in_words, show, to_dict
@@ -54,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
             for result in measure(rows, options.steps, say, terminal.progress):
                 results.append(result)
                 if options.json:
-                    print(json.dumps(to_dict(result), ensure_ascii=False), flush=True)
+                    terminal.json(to_dict(result))
                 else:
                     say(in_words(result))
     finally:

@@ -1,15 +1,14 @@
 """A benchmark's results as tables for people, and as objects for programs."""
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mesp_core.bench.lean import Result
+from mesp_core.commands.terminal import console
 
 DIGITS = {"MB": 2, "MB/token": 4, "×": 3}
 VERDICTS = {True: "ok", False: "MISSED", None: ""}
@@ -33,7 +32,7 @@ def to_dict(result: Result) -> dict[str, Any]:
 
 def show(results: Sequence[Result]) -> None:
     """Print the rows of memory, those of time, and the notes to both."""
-    out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    out = console()
     memory = [result for result in results if result.unit != "×"]
     time = [result for result in results if result.unit == "×"]
     if memory:

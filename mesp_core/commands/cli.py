@@ -1,28 +1,24 @@
-"""The command line `mesp`: train, compare, check, plan, data, bench, doctor. Loads no MLX; that is the workers' job."""
+"""The command line `mesp`: its parser, what it says of errors, its exit codes. Each command has a file of its own.
+
+Loads no MLX; that is the workers' job.
+"""
 
 import argparse
 import difflib
 import errno
-import json
-import os
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from mesp_core import __version__
-from mesp_core.commands import bench
-from mesp_core.commands.options import add_run_options, config_of, with_budget
+from mesp_core.commands import bench, check, compare, data, doctor, plan, train
 from mesp_core.commands.output import lasting_output
-from mesp_core.commands.terminal import Terminal
 from mesp_core.errors import MespError, UsageError
-from mesp_core.methods.names import parse_method, parse_methods
-from mesp_core.methods.registry import CHECKED, COMPARED, METHODS, PLANNED
 from mesp_core.processes.interruption import interruptible, unheard
-from mesp_core.runs.comparison import Comparison
 from mesp_core.runs.events import Error
-from mesp_core.settings.run_config import RunConfig
+
+COMMANDS = (train, compare, check, plan, data, bench, doctor)  # as --help lists them
 
 
 class _Parser(argparse.ArgumentParser):
@@ -95,164 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="mesp", description="Exact, low-memory LoRA fine-tuning of language models, made visible.")
     parser.add_argument("--version", action="version", version=f"mesp {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
-
-    train = _command(commands, "train", _train, "fine-tune a model with one method")
-    train.add_argument("--method", help=f"one of {', '.join(METHODS)} (default mesp), options behind a colon")
-    train.add_argument("--budget", metavar="SIZE", help="short for --method lean:budget=SIZE, for example 200MB")
-    add_run_options(train)
-    _add_out(train)
-
-    compare = _command(
-        commands, "compare", _compare, "fine-tune with several methods, one after the other or in turn, and compare"
-    )
-    compare.add_argument("--methods", default=",".join(COMPARED), help="comma-separated (default %(default)s)")
-    compare.add_argument(
-        "--interleave",
-        action="store_true",
-        help="let the methods take turns, a step of each: fair when the machine's speed drifts, "
-        "but all methods are in memory at once",
-    )
-    add_run_options(compare)
-    _add_out(compare)
-
-    check = _command(commands, "check", _check, "hold every method's gradients against autodiff")
-    check.add_argument("--methods", default=",".join(CHECKED), help="comma-separated (default: all but autodiff)")
-    add_run_options(check)
-
-    plan = _command(commands, "plan", _plan, "say what memory each method will need, from the model's headers alone")
-    plan.add_argument("--methods", help="comma-separated (default: all)")
-    plan.add_argument("--budget", metavar="SIZE", help="the fastest plan of lean that fits, for example 200MB")
-    add_run_options(plan)
-
-    data = _command(commands, "data", _data, "fetch a data set")
-    data.add_argument("name", choices=["wikitext2"], help="which one")
-    data.add_argument("--out", type=Path, required=True, help="the .jsonl file to write")
-    data.add_argument("--split", choices=["train", "valid", "test"], default="test", help="default test")
-
-    bench.add_options(_command(commands, "bench", bench.run, "measure and print the tables this project is held against"))
-    _command(commands, "doctor", _doctor, "say what device, BLAS, kernels and memory meter are in use")
+    for command in COMMANDS:
+        command.add(commands)
     return parser
-
-
-def _command(commands, name: str, run, summary: str) -> argparse.ArgumentParser:  # noqa: ANN001 (argparse's own types)
-    parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line and nothing else")
-    parser.add_argument("--debug", action="store_true", help="print tracebacks")
-    is_run = run in (_train, _compare)
-    parser.set_defaults(
-        # A signal ends a command, except for a run, which gives signals a meaning of its own: they ask it to stop.
-        run=run if is_run else interruptible()(run),
-        output_is_the_result=not is_run and run is not _data,
-    )
-    return parser
-
-
-def _add_out(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, help="folder for results and adapters (default runs/YYYYMMDD-HHMMSS)")
-
-
-def _train(options: argparse.Namespace) -> int:
-    method = options.method
-    if options.budget is not None:
-        method = with_budget(method, options.budget)
-    config = config_of(options, **({} if method is None else {"method": method}))
-    return _run_methods(options, config, [config.method])
-
-
-def _compare(options: argparse.Namespace) -> int:
-    methods = [spec.key for spec in parse_methods(options.methods)]
-    return _run_methods(options, config_of(options, method=methods[0]), methods, options.interleave)
-
-
-def _run_methods(options: argparse.Namespace, config: RunConfig, methods: list[str], interleave: bool = False) -> int:
-    from mesp_core.runs.out_folder import claim_out, default_out
-    from mesp_core.runs.prepare import prepare
-
-    with interruptible():
-        folder = default_out(methods) if options.out is None else claim_out(_as_typed(options.out), methods)
-    try:
-        with Terminal(options.json) as terminal:
-            with interruptible():
-                prepared = prepare(config, terminal.progress)
-                terminal.begin(config, prepared)
-            comparison = Comparison(config, methods, prepared, folder, interleave)
-            terminal.follow(comparison)
-            return _tell_outcome(options, terminal, comparison)
-    finally:
-        folder.release()
-
-
-def _tell_outcome(options: argparse.Namespace, terminal: Terminal, comparison: Comparison) -> int:
-    outcome = comparison.outcome
-    if any(result.steps for result in comparison.results.methods.values()):
-        terminal.table(comparison)
-    if comparison.problem:
-        print(f"mesp: {comparison.problem}", file=sys.stderr)
-    if outcome is None:
-        print("Stopped before the first step.", file=sys.stderr)
-        return 0
-    if not outcome.ok:
-        if options.debug and outcome.details:
-            print(outcome.details, file=sys.stderr)
-        print(outcome.message, file=sys.stderr)
-        return outcome.exit_code or 1
-    if not any(result.steps for result in comparison.results.methods.values()):
-        print(f"{outcome.message} Nothing was learnt, so nothing was saved.", file=sys.stderr)
-    return 1 if comparison.problem else 0
-
-
-def _as_typed(path: Path) -> Path:
-    """The path with `~` replaced, and shown as it was typed otherwise."""
-    return Path(os.path.expanduser(path))
-
-
-def _check(options: argparse.Namespace) -> int:
-    from mesp_core.bench.gradient_check import run_check
-    from mesp_core.runs.prepare import prepare
-
-    methods = [spec.key for spec in parse_methods(options.methods)]
-    config = config_of(options)
-    with Terminal(options.json) as terminal:
-        prepared = prepare(config, terminal.progress)
-        results = terminal.check(run_check(config, methods, prepared))
-    return 0 if all(result.ok for result in results) else 1
-
-
-def _plan(options: argparse.Namespace) -> int:
-    from mesp_core.commands.plan_report import report
-
-    specs = parse_methods(",".join(PLANNED) if options.methods is None else options.methods)
-    methods = [spec.key for spec in specs]
-    if options.budget is not None and options.methods is None:
-        methods = [spec.key for spec in specs if not (spec.record.has_budget and spec.options)]
-    if options.budget is not None:
-        ours = [method for method in methods if parse_method(method).record.has_budget]
-        # Without such a one among them, the first one is refused, with the reason.
-        budgeted = {method: with_budget(method, options.budget) for method in ours or methods[:1]}
-        methods = [budgeted.get(method, method) for method in methods]
-    config = config_of(options, method=methods[0])
-    with Terminal(options.json) as terminal:
-        report(config, methods, terminal.progress, options.json)
-    return 0
-
-
-def _data(options: argparse.Namespace) -> int:
-    from mesp_core.data import wikitext2
-
-    out = _as_typed(options.out)
-    if out.exists():
-        raise UsageError(f"--out: {out} already exists; name another file.")
-    rows = wikitext2.build(out, options.split)
-    print(json.dumps({"event": "data", "file": str(out), "rows": rows}) if options.json else f"{rows} rows in {out}")
-    return 0
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    from mesp_core.bench.doctor import examine
-
-    with Terminal(options.json) as terminal:
-        terminal.doctor(examine())
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,16 +1,14 @@
 """What `mesp plan` shows: each method's predicted memory, and whether this machine has it. Loads no MLX, reads no data."""
 
 import dataclasses
-import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mesp_core.commands.terminal import Terminal
 from mesp_core.machine.memory import MB, machine_memory
 from mesp_core.models.checkpoint import open_checkpoint
 from mesp_core.models.source import resolve
@@ -21,32 +19,31 @@ from mesp_core.settings.run_config import RunConfig
 FITS, NOT_NOW, DOES_NOT_FIT = "fits", "more than is free", "does not fit"
 
 
-def report(config: RunConfig, methods: Sequence[str], on_progress: Callable[[str, float], None], as_json: bool) -> None:
+def report(config: RunConfig, methods: Sequence[str], terminal: Terminal) -> None:
     """Plan every method for a configuration and print the plans: a table, or one JSON object a method.
 
     Raises:
         MespError: UsageError or CheckpointError if the model cannot be had, or a budget is too small.
     """
-    checkpoint = open_checkpoint(resolve(config.model, on_progress).path)
+    checkpoint = open_checkpoint(resolve(config.model, terminal.progress).path)
     check_seq_len(config, checkpoint)
     plans = [plan(config, checkpoint, method) for method in methods]
     total, free = machine_memory()
-    if as_json:
+    if terminal.as_json:
         for chosen in plans:
-            print(json.dumps(to_dict(chosen, total, free), ensure_ascii=False), flush=True)
+            terminal.json(to_dict(chosen, total, free))
         return
-    out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     bits = f"{checkpoint.bits}-bit" if checkpoint.bits else checkpoint.float_dtype
     heading = (
         f"{config.model} ({checkpoint.architecture.model_type}, {checkpoint.parameters / 1e6:.1f} M parameters, {bits})"
     )
     batch = f"{config.batch_size} × {config.seq_len} tokens, rank {config.rank}, {config.optimizer}"
-    out.print(f"{heading}, {batch}; predicted, in MB, time as a multiple of lean's", markup=False, soft_wrap=True)
-    out.print(_table(plans, total, free))
+    terminal.say(f"{heading}, {batch}; predicted, in MB, time as a multiple of lean's")
+    terminal.draw(_table(plans, total, free))
     for chosen in plans:
         if ":budget=" in chosen.method:
-            out.print(f"{chosen.method}: {in_words(chosen)}", markup=False, soft_wrap=True)
-    out.print(f"this machine: {total / MB:,.0f} MB of memory, {free / MB:,.0f} MB free", markup=False, soft_wrap=True)
+            terminal.say(f"{chosen.method}: {in_words(chosen)}")
+    terminal.say(f"this machine: {total / MB:,.0f} MB of memory, {free / MB:,.0f} MB free")
 
 
 def verdict(chosen: Plan, total: int, free: int) -> str:

@@ -1,8 +1,7 @@
-"""What the command line shows: a progress line and tables for people, or JSON lines for programs."""
+"""What several commands show: a progress line, lines and tables for people, or JSON lines for programs."""
 
 import json
 import sys
-from collections.abc import Iterable
 from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
@@ -11,7 +10,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from mesp_core.bench.gradient_check import CheckResult
 from mesp_core.processes.interruption import StopRequests, on_signals
 from mesp_core.runs import events
 from mesp_core.runs.comparison import Comparison
@@ -24,6 +22,11 @@ WORTH_TELLING = ("no OpenBLAS", "plan for")  # of what is only for information
 ROOMY = 150  # characters in which the full headings fit
 
 
+def console() -> Console:
+    """stdout for people. A pipe or file has no width: a table then takes the room it needs."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
 class Terminal:
     """Shows one command's run; used as a context manager so that the progress line is gone at the end.
 
@@ -32,8 +35,7 @@ class Terminal:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        # A pipe or file has no width: a table then takes the room it needs.
-        self._out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+        self._out = console()
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -61,6 +63,18 @@ class Terminal:
             self._task = self._progress.add_task(message, total=100, facts="%")
         self._progress.update(self._task, description=message, completed=100 * fraction)
 
+    def say(self, text: str) -> None:
+        """Print a line as it is: paths and data may hold what rich takes for markup."""
+        self._out.print(text, markup=False, soft_wrap=True)
+
+    def draw(self, table: Table) -> None:
+        """Print a table."""
+        self._out.print(table)
+
+    def json(self, values: dict[str, Any]) -> None:
+        """Print an object on a line of its own."""
+        print(json.dumps(values, ensure_ascii=False), flush=True)
+
     def begin(self, config: RunConfig, prepared: Prepared) -> None:
         """Say what is about to be trained on what."""
         if self._task is not None:
@@ -70,15 +84,15 @@ class Terminal:
             return
         checkpoint, tokens = prepared.checkpoint, prepared.tokens
         bits = f"{checkpoint.bits}-bit" if checkpoint.bits else checkpoint.float_dtype
-        self._say(
+        self.say(
             f"{config.model} ({checkpoint.architecture.model_type}, {checkpoint.parameters / 1e6:.1f} M parameters, {bits}) "
             f"on {prepared.data_file}"
         )
         skipped = f", {tokens.skipped} skipped with nothing to learn from" if tokens.skipped else ""
         cut = f", {tokens.truncated} cut to {config.seq_len} tokens" if tokens.truncated else ""
-        self._say(f"{len(tokens)} samples of up to {config.seq_len} tokens{cut}{skipped}")
+        self.say(f"{len(tokens)} samples of up to {config.seq_len} tokens{cut}{skipped}")
         for warning in filter(None, [prepared.source.warning, *tokens.warnings]):
-            self._say(f"warning: {warning}")
+            self.say(f"warning: {warning}")
 
     def follow(self, comparison: Comparison) -> None:
         """Run a comparison and show its events. Ctrl-C ends it after the step, a second one at once.
@@ -97,12 +111,12 @@ class Terminal:
                 self._show(event, comparison.config.steps)
         self._progress.stop()
 
-    def table(self, comparison: Comparison) -> None:
+    def summary(self, comparison: Comparison) -> None:
         """The comparison table, the paper's rows beneath it, and where the files are."""
         results = comparison.results
         if self.as_json:
             for row in results.rows():
-                self._json({"event": "summary", **row})
+                self.json({"event": "summary", **row})
             return
         table = Table(box=SIMPLE_HEAD)
         roomy = self._out.width >= ROOMY
@@ -113,83 +127,26 @@ class Terminal:
             table.add_row(*(Text(column.text(row[column.key])) for column in COLUMNS))
         for row in results.paper_rows():
             table.add_row(*(Text(column.text(row.get(column.key))) for column in COLUMNS), style="dim")
-        self._out.print(table)
+        self.draw(table)
         for method, result in results.methods.items():
             if len(result.steps) > 1 and comparison.adapter_folder(method).is_dir():
                 summary = results.summary(method)
-                self._say(
+                self.say(
                     f"{method}: mean loss {summary['loss_start']:.3f} → {summary['loss_end']:.3f}, "
                     f"adapter in {comparison.adapter_folder(method)}"
                 )
         if not comparison.problem:
-            self._say(f"results in {comparison.out / RESULTS_FILE}")
-
-    def check(self, results: Iterable[CheckResult]) -> list[CheckResult]:
-        """Show each method's check as it comes; returns all."""
-        seen = []
-        headings = ("method", "loss", "loss difference", "gradient difference", "worst tensor", "which", "verdict")
-        table = Table(*headings, box=SIMPLE_HEAD)
-        for result in results:
-            seen.append(result)
-            if self.as_json:
-                self._json(result.to_dict())
-            table.add_row(
-                Text(result.method),
-                f"{result.loss:.6f}",
-                f"{result.loss_difference:.1e}",
-                f"{result.gradient_difference:.1e}",
-                f"{result.worst_tensor_difference:.1e}",
-                Text(result.worst_tensor.removeprefix("model.")),
-                "ok" if result.ok else "OUT OF BOUNDS",
-            )
-        if seen and not self.as_json:
-            self._out.print(table)
-            whole, tensor, loss = seen[0].bounds
-            self._say(
-                f"relative to {seen[0].judge}; activations {seen[0].dtype}, {seen[0].tensors} tensors. "
-                f"Bounds: whole gradient {whole:g}, any tensor {tensor:g}, loss {loss:g}."
-            )
-        return seen
-
-    def doctor(self, findings: dict[str, Any]) -> None:
-        """Print what `doctor` found."""
-        if self.as_json:
-            self._json({"event": "doctor", **findings})
-            return
-        machine = findings["machine"]
-        packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
-        memory, battery = findings["memory"], findings["battery"]
-        percent = "unknown" if battery["percent"] is None else f"{battery['percent']:.0f} %"
-        lines = {
-            "machine": f"{machine['cpu']}, {machine['system']} {machine['release']}",
-            "versions": f"Python {machine['python']}, {packages}",
-            "memory": f"{memory['total_mb']:.0f} MB, {memory['available_mb']:.0f} MB available",
-            "device": f"{findings['device']}, {findings['float32_gflops']:.0f} GFLOP/s in a float32 matmul",
-            "blas": findings["blas"].removeprefix("BLAS: "),
-            "frozen matmul": findings["frozen_matmul"],
-            "memory meter": findings["meter"],
-            "worker at start": f"{findings['worker_footprint_after_import_mb']:.0f} MB with MLX imported",
-            "thermal state": findings["thermal_state"],
-            "battery": percent,
-        }
-        for kind, verdict in findings["kernels"].items():
-            lines[f"quantized_matmul {kind}"] = (
-                f"{verdict['quantized_matmul']} "
-                f"(relative error {verdict['forward_error']:.0e} forward, {verdict['backward_error']:.0e} backward)"
-            )
-        width = max(map(len, lines))
-        for name, value in lines.items():
-            self._say(f"{name:<{width}}  {value}")
+            self.say(f"results in {comparison.out / RESULTS_FILE}")
 
     def _show(self, event: events.Event, steps: int) -> None:
         if self.as_json:
-            self._json(event.to_dict())
+            self.json(event.to_dict())
         elif isinstance(event, events.Loaded):
             self._runs[event.method] = self._progress.add_task(event.method, total=steps, facts="")
         elif isinstance(event, events.Step):
             facts = f"loss {event.loss:.4f}  {event.step_time_s:.2f} s/step  {event.footprint_peak_mb:.0f} MB"
             if self._progress.disable:
-                self._say(f"{event.method}  step {event.step}/{steps}  {facts}")
+                self.say(f"{event.method}  step {event.step}/{steps}  {facts}")
             else:
                 self._progress.update(self._runs[event.method], completed=event.step, facts=facts)
         elif isinstance(event, events.Log) and (
@@ -198,10 +155,3 @@ class Terminal:
             self._err.print(f"{event.method}: {event.message}", markup=False)
         elif isinstance(event, events.Done | events.Error) and event.method in self._runs:
             self._progress.remove_task(self._runs.pop(event.method))
-
-    def _json(self, values: dict[str, Any]) -> None:
-        print(json.dumps(values, ensure_ascii=False), flush=True)
-
-    def _say(self, text: str) -> None:
-        # Paths and data may hold what rich takes for markup.
-        self._out.print(text, markup=False, soft_wrap=True)

@@ -1,134 +1,239 @@
 """`RunConfig`: everything that decides a run, immutable, checked before anything is loaded. Loads no MLX."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mesp_core.errors import UsageError
 from mesp_core.methods.names import parse_method
+from mesp_core.methods.registry import METHODS
 from mesp_core.models.architecture import PROJECTIONS
+from mesp_core.settings.setting import setting, settings_of
 
-CHOICES = {
-    "optimizer": ("sgd", "adam", "adamw"),
-    "schedule": ("constant", "linear", "cosine"),
-    "loss_on": ("all", "completion"),
-    "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "adapter_dtype": ("float32", "bfloat16", "float16"),
-    "kernel": ("auto", "quantized", "dequantize"),
-}
-# field -> (smallest, largest); integers
-RANGES = {
-    "rank": (1, 4096),
-    "seq_len": (1, 1_048_576),
-    "batch_size": (1, 65_536),
-    "grad_accumulation": (1, 65_536),
-    "steps": (1, 100_000_000),
-    "warmup_steps": (0, 100_000_000),
-    "seed": (0, 2**63 - 1),
-    "save_every": (0, 100_000_000),
-    "max_samples": (0, 2**31 - 1),
-    "memory_limit_mb": (0, 2**31 - 1),
-}
+_COUNT = 100_000_000  # more steps than anybody waits for
+_AUTO = {"auto": "Automatic"}
+_FLOATS = {name: name for name in ("float32", "bfloat16", "float16")}
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run. The defaults are the preset `first-run`.
+    """One run. Each field's line declares a setting: see `Setting`. The defaults are the preset `first-run`."""
 
-    Attributes:
-        model: `tiny`, `synthetic:NAME`, a folder in mlx-community layout, or a hub id `org/name`.
-        data: a .jsonl file, or `sample` for the bundled one.
-        method: `NAME[:option[=value]…]`, see mesp_core/methods/names.py.
-        rank, alpha: of the adapters; the update is scale·(x·A)·B with scale = alpha / rank.
-        target_modules: which projections of every block get an adapter.
-        seq_len: input positions of a sample, in tokens.
-        batch_size: samples in a micro-batch; grad_accumulation: micro-batches in a step.
-        learning_rate, optimizer, weight_decay (adamw only), schedule, warmup_steps: of the optimizer.
-        chat_template: `chatml`, or a file with a Jinja template, in place of the model's own ("").
-        loss_on: every token (`all`) or only what the assistant says (`completion`).
-        dtype: of the activations; `auto` is the checkpoint's on Metal and float32 on CPU.
-        adapter_dtype: of A, B and their gradients; the moments of adam and adamw, and their updates, are float32.
-        kernel: how the frozen matmul is done; `auto` chooses per device and checks the choice.
-        seed: of the batches and of the adapters' initial values.
-        save_every: write the adapter each so many steps (0: only at the end).
-        max_samples: take only the first samples of the data (0: all).
-        memory_limit_mb: end the run when the worker's footprint passes this many MB (0: no limit).
-        time_limit_s: stop after the step that passes this many seconds (0: no limit).
-        max_grad_norm: scale a step's gradients down so that their norm is at most this (0: leave them as they are).
-        scratch_dir: folder of the scratch file of methods with `inputs=disk` ("": `scratch` in the cache folder).
-    """
-
-    model: str = "tiny"
-    data: str = "sample"
-    method: str = "mesp"
-    rank: int = 8
-    alpha: float = 16.0
-    target_modules: tuple[str, ...] = PROJECTIONS
-    seq_len: int = 128
-    batch_size: int = 1
-    grad_accumulation: int = 1
-    steps: int = 20
-    learning_rate: float = 1e-3
-    optimizer: str = "adamw"
-    weight_decay: float = 0.01
-    schedule: str = "constant"
-    warmup_steps: int = 0
-    chat_template: str = ""
-    loss_on: str = "all"
-    dtype: str = "auto"
-    adapter_dtype: str = "float32"
-    kernel: str = "auto"
-    seed: int = 0
-    save_every: int = 100
-    max_samples: int = 0
-    memory_limit_mb: int = 0
-    time_limit_s: float = 0.0
-    max_grad_norm: float = 0.0
-    scratch_dir: str = ""
+    model: str = setting(
+        "tiny",
+        "tiny, synthetic:NAME, a folder, or a hub id org/name",
+        label="Model",
+        tooltip="A model from the list, a folder in mlx-community layout, or a hub id such as "
+        "mlx-community/Qwen2.5-0.5B-Instruct-4bit.",
+    )
+    data: str = setting(
+        "sample",
+        "a .jsonl file, or sample for the bundled one",
+        label="Data",
+        tooltip="A .jsonl file with one sample a line: chats, prompts with completions, texts or token ids.",
+    )
+    method: str = setting("mesp", f"one of {', '.join(METHODS)}, options behind a colon", check=parse_method)
+    rank: int = setting(
+        8,
+        "rank of the adapters",
+        between=(1, 4096),
+        group="basic",
+        label="LoRA rank",
+        tooltip="How many columns the two small matrices have that are trained.",
+        offers=(4, 8, 16, 32),
+    )
+    alpha: float = setting(
+        16.0,
+        "the adapter's update is multiplied by alpha / rank",
+        between=(0.0, 1e6),
+        above=True,
+        group="advanced",
+        label="LoRA alpha",
+    )
+    target_modules: tuple[str, ...] = setting(
+        PROJECTIONS,
+        "projections that get an adapter, comma-separated",
+        choices={name: name for name in PROJECTIONS},
+        group="advanced",
+        label="Adapted layers",
+        tooltip="Which matrices of every block get an adapter.",
+    )
+    seq_len: int = setting(
+        128,
+        "samples are cut after this many tokens. Memory and time grow with it",
+        between=(1, 1_048_576),
+        group="basic",
+        label="Sequence length",
+        unit="tokens",
+        offers=(64, 128, 256, 512, 1024),
+    )
+    batch_size: int = setting(
+        1,
+        "samples that go through the model together",
+        between=(1, 65_536),
+        group="basic",
+        label="Batch size",
+        unit="samples",
+    )
+    grad_accumulation: int = setting(
+        1,
+        "batches whose gradients are added up before a step: a larger batch in the memory of a small one",
+        between=(1, 65_536),
+        group="advanced",
+        label="Accumulation",
+        unit="batches",
+    )
+    steps: int = setting(
+        20,
+        "how often the adapter is changed, for each method",
+        between=(1, _COUNT),
+        group="basic",
+        after="optimizer",
+        label="Steps",
+    )
+    learning_rate: float = setting(
+        1e-3,
+        "learning rate: how far each step goes",
+        flag="--lr",
+        between=(0.0, 10.0),
+        above=True,
+        group="basic",
+        label="Learning rate",
+        tooltip="How far each step goes.",
+    )
+    optimizer: str = setting(
+        "adamw",
+        "how a gradient becomes a step. SGD keeps nothing; Adam and AdamW keep two numbers for each one trained",
+        choices={"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"},
+        group="basic",
+        label="Optimizer",
+    )
+    weight_decay: float = setting(
+        0.01,
+        "how much each step shrinks the adapter; of AdamW only",
+        between=(0.0, 10.0),
+        group="advanced",
+        label="Weight decay",
+    )
+    schedule: str = setting(
+        "constant",
+        "how the learning rate goes on after the warm-up: as it is, or down to zero on a line or a cosine",
+        choices={"constant": "Constant", "linear": "Linear", "cosine": "Cosine"},
+        group="advanced",
+        label="Schedule",
+    )
+    warmup_steps: int = setting(
+        0,
+        "the learning rate rises to its value over so many steps",
+        between=(0, _COUNT),
+        group="advanced",
+        label="Warm-up",
+        unit="steps",
+    )
+    chat_template: str = setting(
+        "",
+        "how a chat becomes text: chatml, or a file with a Jinja template",
+        empty="the model's own",
+        group="advanced",
+        after="loss_on",
+        label="Chat template",
+    )
+    loss_on: str = setting(
+        "all",
+        "which tokens are learnt: every one, or only what the assistant says",
+        choices={"all": "All tokens", "completion": "Completions"},
+        group="advanced",
+        label="Learn from",
+    )
+    dtype: str = setting(
+        "auto",
+        "the number type of the activations; auto: the checkpoint's on a GPU, float32 on a CPU",
+        choices=_AUTO | _FLOATS,
+        group="advanced",
+        label="Computing type",
+        tooltip="The number type of the activations. Automatic: the checkpoint's on a GPU, float32 on a CPU.",
+    )
+    # What adam and adamw keep is in float32 whatever this is.
+    adapter_dtype: str = setting(
+        "float32",
+        "the number type of the adapter and its updates. In 16 bits, small updates round away",
+        choices=_FLOATS,
+        group="advanced",
+        label="Adapter type",
+    )
+    kernel: str = setting(
+        "auto",
+        "how frozen weights are multiplied; auto chooses per device and checks the choice",
+        choices=_AUTO | {"quantized": "Quantized", "dequantize": "Dequantize"},
+        group="advanced",
+        label="Kernel",
+        tooltip="How the frozen weights are multiplied: quantised as they are, or dequantised block by block. "
+        "Automatic chooses for this machine and checks its choice.",
+    )
+    seed: int = setting(
+        0,
+        "the same seed gives the same batches and the same start, for every method",
+        between=(0, 2**63 - 1),
+        group="advanced",
+        label="Seed",
+    )
+    save_every: int = setting(
+        100,
+        "the adapter is saved each so many steps; 0: only at the end",
+        between=(0, _COUNT),
+        group="advanced",
+        label="Save every",
+        unit="steps",
+    )
+    max_samples: int = setting(
+        0,
+        "only the first samples of the data; 0: all of them",
+        between=(0, 2**31 - 1),
+        group="advanced",
+        label="Use at most",
+        unit="samples",
+    )
+    memory_limit_mb: int = setting(
+        0,
+        "a run whose footprint passes this is ended; 0: no limit",
+        between=(0, 2**31 - 1),
+        group="advanced",
+        label="Memory limit",
+        unit="MB",
+    )
+    time_limit_s: float = setting(
+        0.0,
+        "a method stops after the step that passes this; 0: no limit",
+        between=(0.0, 1e9),
+        group="advanced",
+        label="Time limit",
+        unit="s",
+    )
+    max_grad_norm: float = setting(
+        0.0,
+        "gradients larger than this are scaled down to it before a step; 0: they are left as they are",
+        between=(0.0, 1e9),
+        group="advanced",
+        after="kernel",
+        label="Gradient norm",
+    )
+    scratch_dir: str = setting(
+        "",
+        "where methods with inputs=disk put a file while they run. Not on a memory disk: it is to save memory",
+        empty="the cache folder",
+        group="advanced",
+        label="Scratch folder",
+    )
 
     def __post_init__(self) -> None:
         """Raises UsageError naming the field, its value and what is allowed."""
-        for name in ("model", "data", "method"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value.strip():
-                raise UsageError(f"{name}: {value!r} is not a name or path; give a non-empty text.")
-        parse_method(self.method)
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise UsageError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(allowed)}.")
-        for name, (low, high) in RANGES.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                raise UsageError(f"{name}: {value!r} is not a whole number from {low} to {high}.")
-        _check_real(self, "learning_rate", 0.0, 10.0, open_low=True)
-        _check_real(self, "alpha", 0.0, 1e6, open_low=True)
-        _check_real(self, "weight_decay", 0.0, 10.0)
-        _check_real(self, "time_limit_s", 0.0, 1e9)
-        _check_real(self, "max_grad_norm", 0.0, 1e9)
-        if not isinstance(self.chat_template, str) or (self.chat_template and not self.chat_template.strip()):
-            raise UsageError(f"chat_template: {self.chat_template!r} is no path; leave it empty for the model's own.")
-        if not isinstance(self.scratch_dir, str) or (self.scratch_dir and not self.scratch_dir.strip()):
-            raise UsageError(f"scratch_dir: {self.scratch_dir!r} is no path; leave it empty for the cache folder.")
+        for name, declared in SETTINGS.items():
+            object.__setattr__(self, name, declared.checked(getattr(self, name)))
         if self.warmup_steps >= self.steps and self.warmup_steps:
             raise UsageError(
                 f"warmup_steps: {self.warmup_steps} is not below steps ({self.steps}); the run would end while warming up."
             )
-        self._check_targets()
-
-    def _check_targets(self) -> None:
-        listed = isinstance(self.target_modules, tuple | list | set | frozenset)
-        if not listed or not all(isinstance(t, str) for t in self.target_modules):
-            raise UsageError(f"target_modules: {self.target_modules!r} is not a list of names.")
-        for target in self.target_modules:
-            if target not in PROJECTIONS:
-                raise UsageError(f"target_modules: {target!r} is not one of {', '.join(PROJECTIONS)}.")
-        if not self.target_modules:
-            raise UsageError(f"target_modules: none given; name at least one of {', '.join(PROJECTIONS)}.")
-        # One order, so that two configurations that mean the same are equal.
-        ordered = tuple(name for name in PROJECTIONS if name in self.target_modules)
-        object.__setattr__(self, "target_modules", ordered)
 
     @property
     def scale(self) -> float:
@@ -150,27 +255,13 @@ class RunConfig:
         Raises:
             UsageError: for a field that does not exist or a wrong value.
         """
-        known = {field.name: field.default for field in dataclasses.fields(cls)}
         for name in values:
-            if name not in known:
-                raise UsageError(f"{name}: there is no such setting; there are {', '.join(known)}.")
-        values = dict(values)
-        if isinstance(values.get("target_modules"), list):
-            values["target_modules"] = tuple(values["target_modules"])
+            if name not in SETTINGS:
+                raise UsageError(f"{name}: there is no such setting; there are {', '.join(SETTINGS)}.")
         return cls(**values)
 
 
-def _check_real(config: RunConfig, name: str, low: float, high: float, open_low: bool = False) -> None:
-    value = getattr(config, name)
-    if type(value) is int and low <= value <= high:  # JSON writes 16.0 as 16
-        value = float(value)
-        object.__setattr__(config, name, value)
-    ok = isinstance(value, float) and math.isfinite(value) and low <= value <= high and not (open_low and value == low)
-    if not ok:
-        bound = f"above {low:g}" if open_low else f"from {low:g}"
-        raise UsageError(f"{name}: {value!r} is not a number {bound} to {high:g}.")
-
-
+SETTINGS = settings_of(RunConfig)  # name -> its declaration, in the fields' order
 PRESETS: dict[str, dict[str, Any]] = {
     "first-run": {},
     # The paper's setting (arXiv 2602.13069): it measures memory and time, it hardly learns.

@@ -17,7 +17,7 @@ from app.widgets.theme import method_color, set_appearance
 from mesp_core.data.rows import read_rows
 from mesp_core.errors import UsageError
 from mesp_core.methods.registry import METHODS
-from mesp_core.settings.run_config import PRESETS, RANGES, RunConfig, preset
+from mesp_core.settings.run_config import PRESETS, SETTINGS, RunConfig, preset
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,12 +36,11 @@ def test_it_starts_ready_with_the_first_run_on_the_bundled_model_and_sample(pane
 
 
 def test_every_field_of_a_run_is_on_the_panel(panel):
-    """So that a field which is added to RunConfig is not forgotten here."""
     shown = panel._page.fields
-    assert {*shown, "method"} == {field.name for field in dataclasses.fields(RunConfig)}
+    assert {*shown, "method"} == set(SETTINGS)
     for name, field in shown.items():
         assert field.editor.objectName() == name and field.editor.accessibleName()
-        assert field.label.text() and field.editor.toolTip()
+        assert field.label.text() == SETTINGS[name].label and field.editor.toolTip()
 
 
 def test_an_experiment_survives_being_set(panel):
@@ -337,7 +336,7 @@ def test_every_control_has_a_name_for_tests_and_readers(panel):
 
 def test_the_scratch_folder_is_text_and_may_be_empty(panel, type_into, find, click):
     click(find(panel, "advanced"))
-    assert find(panel, "scratch_dir").placeholderText() == "in the cache folder"
+    assert find(panel, "scratch_dir").placeholderText() == "the cache folder"
     type_into(panel, "scratch_dir", " ~/my scratch ")
     assert panel.experiment().config.scratch_dir == "~/my scratch"
     assert find(panel, "preset").currentText() == "Custom"
@@ -347,8 +346,8 @@ def test_the_scratch_folder_is_text_and_may_be_empty(panel, type_into, find, cli
 
 
 def test_the_largest_numbers_can_be_typed(panel, type_into):
-    type_into(panel, "steps", str(RANGES["steps"][1]))
-    assert panel.experiment().config.steps == RANGES["steps"][1]
+    type_into(panel, "steps", str(SETTINGS["steps"].between[1]))
+    assert panel.experiment().config.steps == SETTINGS["steps"].between[1]
 
 
 def test_the_sample_the_panel_counts_is_the_whole_file(panel):

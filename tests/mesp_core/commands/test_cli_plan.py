@@ -2,7 +2,7 @@
 
 import pytest
 
-from mesp_core.commands import cli
+from mesp_core.commands import cli, train
 from mesp_core.methods.names import parse_method
 
 ALL = ("mebp", "mesp", "mesp-store-h", "lean", "lean:inputs=disk", "autodiff", "autodiff:grad-checkpoint")
@@ -87,7 +87,7 @@ def test_a_budget_that_cannot_be(command, arguments, words, run):
 @pytest.mark.parametrize("method", [None, "lean", "lean:inputs=disk:tmpfs"])
 def test_training_within_a_budget_is_leans_option(method, run, monkeypatch):
     asked = []
-    monkeypatch.setattr(cli, "_run_methods", lambda options, config, methods: asked.append((config.method, methods)) or 0)
+    monkeypatch.setattr(train, "run_methods", lambda options, config, methods: asked.append((config.method, methods)) or 0)
     code, _, err = run("train", "--budget", "1.5 GB", *(["--method", method] if method else []))
     assert code == 0, err
     [(key, methods)] = asked

@@ -9,8 +9,10 @@ import pytest
 
 from mesp_core.errors import UsageError
 from mesp_core.models.architecture import PROJECTIONS
-from mesp_core.settings.run_config import CHOICES, PRESETS, RANGES, RunConfig, preset
+from mesp_core.settings.run_config import PRESETS, SETTINGS, RunConfig, preset
 
+WHOLE = [name for name, setting in SETTINGS.items() if setting.kind == "whole"]
+CHOSEN = [name for name, setting in SETTINGS.items() if setting.kind == "choice"]
 CHANGED = {
     "model": "mlx-community/Qwen2.5-0.5B-Instruct-4bit",
     "data": "my données.jsonl",
@@ -80,6 +82,25 @@ def test_a_preset_can_be_changed():
         preset("papr")
 
 
+def test_every_field_declares_all_that_is_shown_of_it():
+    """The command line, the window and README.md have no words of their own for a setting."""
+    assert list(SETTINGS) == [field.name for field in dataclasses.fields(RunConfig)]
+    assert len({setting.flag for setting in SETTINGS.values()}) == len(SETTINGS)
+    for name, setting in SETTINGS.items():
+        assert setting.name == name and setting.default == getattr(RunConfig(), name)
+        assert setting.flag.startswith("--") and setting.help and not setting.help.endswith(".")
+        assert setting.tooltip.endswith(".") and not setting.tooltip.endswith("..")
+        assert bool(setting.between[1]) == (setting.kind in ("whole", "real"))
+        assert bool(setting.choices) == (setting.kind in ("choice", "names"))
+        assert not setting.empty or setting.kind == "text"
+        # The method is chosen by check boxes of its own, model and data stand above the form.
+        assert bool(setting.label) == (name != "method")
+        assert bool(setting.group) == (name not in ("model", "data", "method"))
+        assert not setting.after or SETTINGS[setting.after].group == setting.group
+    labels = [setting.label for setting in SETTINGS.values() if setting.label]
+    assert len(set(labels)) == len(labels)
+
+
 def test_it_cannot_be_changed_in_place():
     with pytest.raises(dataclasses.FrozenInstanceError):
         RunConfig().rank = 4
@@ -121,9 +142,9 @@ def test_targets_have_one_order():
     assert config == RunConfig.from_dict({"target_modules": ["q_proj", "down_proj"]})
 
 
-@pytest.mark.parametrize("field", RANGES)
+@pytest.mark.parametrize("field", WHOLE)
 def test_whole_numbers_outside_their_range(field):
-    low, high = RANGES[field]
+    low, high = SETTINGS[field].between
     for value in (low - 1, high + 1, 1.5, float(low), True, "8", None, [low]):
         message = refused(field, value)
         assert str(low) in message and str(high) in message
@@ -132,12 +153,13 @@ def test_whole_numbers_outside_their_range(field):
         assert getattr(RunConfig(**{field: high}), field) == high
 
 
-@pytest.mark.parametrize("field", CHOICES)
+@pytest.mark.parametrize("field", CHOSEN)
 def test_words_that_are_not_among_the_choices(field):
-    for value in ("", "nonsense", CHOICES[field][0].upper(), None, 3, [CHOICES[field][0]]):
+    choices = list(SETTINGS[field].choices)
+    for value in ("", "nonsense", choices[0].upper(), None, 3, choices[:1]):
         message = refused(field, value)
-        assert all(choice in message for choice in CHOICES[field])
-    for choice in CHOICES[field]:
+        assert all(choice in message for choice in choices)
+    for choice in choices:
         assert getattr(RunConfig(**{field: choice}), field) == choice
 
 

@@ -1,0 +1,58 @@
+"""The command `mesp doctor`. What it needs is imported when it runs."""
+
+import argparse
+from typing import Any
+
+from mesp_core.commands.command import Commands, add_command
+from mesp_core.commands.terminal import Terminal
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    add_command(commands, "doctor", run, "say what device, BLAS, kernels and memory meter are in use")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Examine the machine and print what was found; returns 0.
+
+    Raises:
+        MespError: if MLX cannot be run at all.
+    """
+    from mesp_core.bench.doctor import examine
+
+    with Terminal(options.json) as terminal:
+        findings = examine()
+        if terminal.as_json:
+            terminal.json({"event": "doctor", **findings})
+            return 0
+        lines = in_words(findings)
+        width = max(map(len, lines))
+        for name, value in lines.items():
+            terminal.say(f"{name:<{width}}  {value}")
+    return 0
+
+
+def in_words(findings: dict[str, Any]) -> dict[str, str]:
+    """What was found, a line each."""
+    machine = findings["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
+    memory, battery = findings["memory"], findings["battery"]
+    percent = "unknown" if battery["percent"] is None else f"{battery['percent']:.0f} %"
+    lines = {
+        "machine": f"{machine['cpu']}, {machine['system']} {machine['release']}",
+        "versions": f"Python {machine['python']}, {packages}",
+        "memory": f"{memory['total_mb']:.0f} MB, {memory['available_mb']:.0f} MB available",
+        "device": f"{findings['device']}, {findings['float32_gflops']:.0f} GFLOP/s in a float32 matmul",
+        "blas": findings["blas"].removeprefix("BLAS: "),
+        "frozen matmul": findings["frozen_matmul"],
+        "memory meter": findings["meter"],
+        "worker at start": f"{findings['worker_footprint_after_import_mb']:.0f} MB with MLX imported",
+        "thermal state": findings["thermal_state"],
+        "battery": percent,
+    }
+    for kind, verdict in findings["kernels"].items():
+        lines[f"quantized_matmul {kind}"] = (
+            f"{verdict['quantized_matmul']} "
+            f"(relative error {verdict['forward_error']:.0e} forward, {verdict['backward_error']:.0e} backward)"
+        )
+    return lines
