@@ -31,10 +31,12 @@ class Session:
     """One run of one method in one child process.
 
         session = Session(job)
-        for event in session.run(): ...
+        for event in session.run():
+            if isinstance(event, events.Loaded):
+                session.hand_out(job.config.steps)
         session.outcome
 
-    `stop`, `kill` and `allow_step` may be called from any thread.
+    The worker does only the steps that are handed out to it. `stop`, `kill` and `hand_out` may be called from any thread.
     """
 
     def __init__(self, job: Job, silence_s: float = SILENCE_S, inherited: Sequence[int] = ()) -> None:
@@ -65,10 +67,13 @@ class Session:
         self._stop_asked = True
         self._send({"command": "stop"})
 
-    def allow_step(self) -> None:
-        """Let a worker with a stepwise job, once it has said `loaded`, do one more step."""
-        # The stop once more: it may have been lost where a signal's handler sent it in the middle of another line.
-        self._send({"command": "stop" if self._stop_asked else "step"})
+    def hand_out(self, steps: int) -> None:
+        """Let the worker, once it has said `loaded`, do so many more steps."""
+        if not self._stop_asked:
+            self._send({"command": "step", "steps": steps})
+        # Once more: it is lost where a signal's handler sends it in the middle of another line, such as that above.
+        if self._stop_asked:
+            self._send({"command": "stop"})
 
     def kill(self, why: str = "killed") -> None:
         """End the worker at once; nothing more is saved."""
@@ -199,7 +204,7 @@ class Session:
     def _on_memory(self, t_s: float, nbytes: int) -> None:
         self._queue.put(events.Memory(self.method, round(t_s, 3), round(nbytes / MB, 3)))
 
-    def _send(self, command: dict[str, str]) -> None:
+    def _send(self, command: dict[str, str | int]) -> None:
         if self._job_sent:  # which is what the worker reads first
             self._send_line(json.dumps(command))
 
