@@ -5,12 +5,11 @@
 Imports MLX and little else; mlx_lm only for `autodiff`.
 """
 
-import os
 import signal
 import sys
-import traceback
 
-from mesp_core.errors import MespError
+from mesp_core.processes.child_side import leave, only_for_replies
+from mesp_core.processes.error_line import to_values
 from mesp_core.processes.interruption import on_signals
 from mesp_core.runs import events
 from mesp_core.runs.job import Job
@@ -19,9 +18,7 @@ from mesp_core.training.channel import Channel
 
 def main() -> int:
     """Run the job on stdin; returns the exit code."""
-    # Whatever a library prints must not end up between the events.
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    out = only_for_replies()
     job = Job.from_json(sys.stdin.readline())
     channel = Channel(out, sys.stdin, job.config.method)
     with on_signals(channel.stop_on_signal, also=[signal.SIGXCPU]):
@@ -29,17 +26,13 @@ def main() -> int:
 
 
 def _run_and_tell(job: Job, channel: Channel) -> int:
-    method = job.config.method
     try:
         run(job, channel)
         return 0
-    except MespError as error:
-        channel.say(events.Error(method, error.kind, str(error), error.exit_code, traceback.format_exc()))
-        return error.exit_code
     except Exception as error:
-        message = f"Unexpected {type(error).__name__} in the worker: {error}"
-        channel.say(events.Error(method, "internal", message, 1, traceback.format_exc()))
-        return 1
+        told = to_values(error)
+        channel.say(events.Error(channel.method, told["kind"], told["message"], told["exit_code"], told["details"]))
+        return told["exit_code"]
 
 
 def run(job: Job, channel: Channel) -> None:
@@ -52,7 +45,4 @@ def run(job: Job, channel: Channel) -> None:
 
 
 if __name__ == "__main__":
-    code = main()
-    # Daemon threads may sit in a read or write; there is nothing left to clean up.
-    sys.stderr.flush()
-    os._exit(code)
+    leave(main())

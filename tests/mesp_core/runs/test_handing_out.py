@@ -117,19 +117,19 @@ class TestSeveralAtOnce:
     def test_a_stop_that_a_signals_handler_sends_in_the_middle_of_the_line_is_sent_again(self, make_job):
         """Written into another line it would be lost, and all steps are handed out at once."""
         session = Session(make_job(steps=ENDLESS))
-        send, heard = session._send_line, []
+        heard = []
 
         def interrupted(line):
             if '"step"' in line:
-                session._send_line = lambda line: None  # what the handler sends meanwhile is lost
+                session._child.send = lambda line: None  # what the handler sends meanwhile is lost
                 session.stop()
-                session._send_line = send
+                session._child.send = send
             send(line)
 
         for event in session.run():
             heard.append(event)
             if isinstance(event, events.Loaded):
-                session._send_line = interrupted
+                send, session._child.send = session._child.send, interrupted
                 session.hand_out(ENDLESS)
         assert session.outcome.kind == "stopped" and len(steps_of(heard)) < 30
 
