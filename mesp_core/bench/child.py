@@ -1,11 +1,10 @@
-"""The computing side of a trial, with BLAS preloaded: does its steps and says on stdout what each took.
+"""The computing side of a trial, with BLAS preloaded: does its steps and says what each took.
 
 python -m mesp_core.bench.child
 """
 
 import gc
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ from typing import Any
 from mesp_core.bench.trial import BASELINE, BASELINE_PEAK, Trial
 from mesp_core.methods.registry import METHODS
 from mesp_core.models.checkpoint import Checkpoint
-from mesp_core.processes.computing import Reply, serve
+from mesp_core.processes.child_side import Request, Say, serve
 from mesp_core.settings.run_config import RunConfig, preset
 
 SEED = 0
 
 
-def _compute(request: dict[str, Any], reply: Callable[[Reply], None]) -> Iterator[Reply]:
-    """Yield the baseline, and after each step what it took; what methods log is told between."""
+def _work(request: Request, say: Say) -> None:
+    """Say the baseline, and after each step what it took; what methods log comes between."""
     import mlx.core as mx
 
     from mesp_core.adapters.adapter import initial_adapters
@@ -33,7 +32,7 @@ def _compute(request: dict[str, Any], reply: Callable[[Reply], None]) -> Iterato
     mx.set_cache_limit(0)
     for method in trial.methods:  # before the baseline, as in the worker
         METHODS[method.partition(":")[0]].kind.load()
-    yield {"baseline_mb": read_footprint(os.getpid()).current / MB}
+    say({"baseline_mb": read_footprint(os.getpid()).current / MB})
 
     whole = open_checkpoint(Path(request["folder"]))
     checkpoint = _first_blocks(whole, trial.blocks)
@@ -42,7 +41,7 @@ def _compute(request: dict[str, Any], reply: Callable[[Reply], None]) -> Iterato
     engines, keys = {}, {}
 
     def log(level: str, message: str) -> None:
-        reply({"log": message})
+        say({"log": message})
 
     try:
         for turn in range(trial.rounds):
@@ -50,21 +49,22 @@ def _compute(request: dict[str, Any], reply: Callable[[Reply], None]) -> Iterato
                 own = config.replace(method=keys.setdefault(name, name))
                 adapters = initial_adapters(checkpoint.architecture, own)
                 if name not in engines:
-                    engines[name], _ = build_method(
-                        own, checkpoint, adapters, lambda level, message: reply({"log": message})
-                    )
+                    engines[name], _ = build_method(own, checkpoint, adapters, log)
                 results: list[StepResult] = []
                 train(own, engines[name], adapters, iter([batch]), results.append)
                 (result,) = results
-                yield {
-                    "method": name,
-                    "key": own.method,
-                    "seconds": result.seconds,
-                    "peak_by_phase_mb": result.peak_by_phase_mb,
-                    "blocks": checkpoint.architecture.num_hidden_layers,
-                    "blocks_of_model": whole.architecture.num_hidden_layers,
-                    "left_out_mb": {part: n / MB for part, n in _left_out(own, whole, checkpoint, adapters).items()},
-                }
+                left_out = _left_out(own, whole, checkpoint, adapters)
+                say(
+                    {
+                        "method": name,
+                        "key": own.method,
+                        "seconds": result.seconds,
+                        "peak_by_phase_mb": result.peak_by_phase_mb,
+                        "blocks": checkpoint.architecture.num_hidden_layers,
+                        "blocks_of_model": whole.architecture.num_hidden_layers,
+                        "left_out_mb": {part: n / MB for part, n in left_out.items()},
+                    }
+                )
                 adapters = None
                 if name == BASELINE:
                     size = f"{int(result.peak_mb * 1024)}KB"
@@ -116,4 +116,4 @@ def _batch(trial: Trial, vocab_size: int):
 
 
 if __name__ == "__main__":
-    serve(_compute, "bench")
+    serve(_work)

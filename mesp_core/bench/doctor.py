@@ -3,14 +3,13 @@
 `examine` is the parent side; `python -m mesp_core.bench.doctor` is the child that runs MLX.
 """
 
-import json
-import sys
 from typing import Any
 
-from mesp_core.errors import MespError
 from mesp_core.machine.device import battery, describe_machine, thermal_state
 from mesp_core.machine.memory import MB, machine_memory, meter_name, read_footprint
-from mesp_core.processes.start import blas_for_child, start_module
+from mesp_core.processes.child_side import Request, Say, serve
+from mesp_core.processes.parent_side import ask
+from mesp_core.processes.start import blas_for_child
 
 TOKENS = 128  # of the kernel check
 
@@ -22,11 +21,7 @@ def examine() -> dict[str, Any]:
         MespError: if MLX cannot be run at all.
     """
     blas, sentence = blas_for_child()
-    child = start_module("mesp_core.bench.doctor", blas=blas)
-    out, err = child.communicate()
-    if child.returncode != 0:
-        last = (err.strip().splitlines() or ["no output"])[-1]
-        raise MespError(f"MLX does not run here: {last}")
+    measured = ask("mesp_core.bench.doctor", {}, "MLX does not run here", blas=blas)
     total, available = machine_memory()
     level = battery()
     return {
@@ -36,11 +31,11 @@ def examine() -> dict[str, Any]:
         "meter": meter_name(),
         "thermal_state": thermal_state(),
         "battery": {"percent": level.percent, "plugged": level.plugged},
-        **json.loads(out),
+        **measured,
     }
 
 
-def _measure() -> dict[str, Any]:
+def _measure(request: Request, say: Say) -> None:
     import os
     import time
 
@@ -68,14 +63,16 @@ def _measure() -> dict[str, Any]:
         }
         for kind, v in weights.verdicts.items()
     }
-    return {
-        "device": str(mx.default_device()),
-        "float32_gflops": gflops,
-        "frozen_matmul": default_kernel(),
-        "kernels": kernels,
-        "worker_footprint_after_import_mb": footprint_mb,
-    }
+    say(
+        {
+            "device": str(mx.default_device()),
+            "float32_gflops": gflops,
+            "frozen_matmul": default_kernel(),
+            "kernels": kernels,
+            "worker_footprint_after_import_mb": footprint_mb,
+        }
+    )
 
 
 if __name__ == "__main__":
-    json.dump(_measure(), sys.stdout)
+    serve(_measure)

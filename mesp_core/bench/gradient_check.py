@@ -15,7 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mesp_core.errors import CheckpointError
-from mesp_core.processes.computing import Computing, serve
+from mesp_core.processes.child_side import Request, Say, serve
+from mesp_core.processes.parent_side import Child
+from mesp_core.processes.start import blas_for_child
 from mesp_core.runs.events import finite
 from mesp_core.runs.prepare import Prepared
 from mesp_core.settings.run_config import RunConfig
@@ -65,8 +67,8 @@ def run_check(config: RunConfig, methods: Sequence[str], prepared: Prepared) -> 
         "model_folder": str(prepared.source.path),
         "tokens_folder": str(prepared.tokens.path),
     }
-    with Computing("mesp_core.bench.gradient_check", request, "check") as child:
-        for values in child:
+    with Child("mesp_core.bench.gradient_check", blas=blas_for_child()[0]) as child:
+        for values in child.replies(request, "check"):
             yield CheckResult(**values | {"bounds": tuple(values["bounds"])})
 
 
@@ -84,7 +86,7 @@ def _batch(tokens_folder: Path, config: RunConfig):
     return batch
 
 
-def _compute(request: dict) -> Iterator[CheckResult]:
+def _compute(request: Request) -> Iterator[CheckResult]:
     import mlx.core as mx
     import numpy as np
 
@@ -152,5 +154,10 @@ def _compute(request: dict) -> Iterator[CheckResult]:
         )
 
 
+def _work(request: Request, say: Say) -> None:
+    for result in _compute(request):
+        say(asdict(result))
+
+
 if __name__ == "__main__":
-    serve(lambda request, reply: map(asdict, _compute(request)), "check")
+    serve(_work)

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mesp_core.machine.memory import MB, Meter
-from mesp_core.processes.computing import Computing, Reply
+from mesp_core.processes.parent_side import Child, Reply
+from mesp_core.processes.start import blas_for_child
 
 # In a method's name: the allocator's peak of mebp's first step in the same trial, such as 190000KB.
 # In a trial's method this stands for the peak of the baseline, once that was measured.
@@ -64,8 +65,8 @@ def run_trial(trial: Trial, folder: Path, say: Callable[[str], None]) -> list[Tr
         MespError: what the child raises (UsageError for a method that cannot be had), or how it died.
     """
     request = {"trial": asdict(trial), "folder": str(folder)}
-    with Computing("mesp_core.bench.child", request, "bench") as child, Meter(child.pid) as meter:
-        return list(_steps(child, meter, say))
+    with Child("mesp_core.bench.child", blas=blas_for_child()[0]) as child, Meter(child.pid) as meter:
+        return list(_steps(child.replies(request, "bench"), meter, say))
 
 
 def _steps(replies: Iterable[Reply], meter: Meter, say: Callable[[str], None]) -> Iterator[TrialStep]:

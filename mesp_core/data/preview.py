@@ -1,6 +1,7 @@
 """Samples as the model will see them, for a person to look at: text, token ids, and which of them carry loss.
 
-The text is made in a child process of its own, as tokenising is: see processes/ask.py. Loads neither MLX nor a tokenizer.
+The text is made in a child process of its own, as tokenising is: a tokenizer's memory, and the lock it holds while it loads,
+stay out of a window's process. Loads neither MLX nor a tokenizer.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from mesp_core.data.token_set import TokenSet
 from mesp_core.data.tokenise import description_file
-from mesp_core.processes.ask import ask
+from mesp_core.processes.parent_side import ask
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def preview(
     }
     message = f"Reading {data_file.name}"
     on_wait = None if on_progress is None else lambda: on_progress(message, 0.0)
-    reply = ask("mesp_core.data.preview_child", request, task=f"Showing {data_file}", on_wait=on_wait)
+    reply = ask("mesp_core.data.preview_child", request, f"Showing {data_file} failed", on_wait)
     samples = []
     for index, (roles, pieces) in zip(indices, reply["samples"], strict=True):
         ids, mask = tokens.sample(index)

@@ -6,7 +6,6 @@ The request holds the arguments of `readable_samples`; the reply is {"samples": 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from mesp_core.data.rows import Row, read_rows
 from mesp_core.data.token_set import TokenSet
 from mesp_core.data.tokenizer import describe
 from mesp_core.errors import DataError
-from mesp_core.processes.ask import answer
+from mesp_core.processes.child_side import Request, Say, serve
 
 Pieces = list[tuple[str, bool]]
 
@@ -75,10 +74,10 @@ def _roles_of(row: Row) -> Sequence[str]:
     return ["prompt", "completion"] if row.kind == "completion" else [message["role"] for message in row.messages]
 
 
-def _work(request: dict[str, Any]) -> dict[str, Any]:
+def _work(request: Request, say: Say) -> None:
     paths = {name: Path(request.pop(name)) for name in ("tokens", "data", "model_dir", "description")}
-    return {"samples": readable_samples(**paths, **request)}
+    say({"samples": readable_samples(**paths, **request)})
 
 
 if __name__ == "__main__":
-    answer(_work)
+    serve(_work)

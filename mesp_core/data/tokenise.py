@@ -25,7 +25,7 @@ from mesp_core.data.token_set import TokenSet
 from mesp_core.errors import CheckpointError, DataError, MespError, UsageError
 from mesp_core.files.cache import cache_dir
 from mesp_core.models.source import TOKENIZER_FILES
-from mesp_core.processes.ask import ask
+from mesp_core.processes.parent_side import ask
 
 FORMAT_VERSION = 3  # raise it when the same files would give other ids, or another layout
 LOSS_ON = ("all", "completion")
@@ -216,7 +216,7 @@ def _run_child(request: dict[str, Any], on_progress: OnProgress | None) -> dict[
     """The reply of mesp_core.data.tokenise_child; its errors are raised here, with the same class and text."""
     message = f"Tokenising {Path(request['data']).name}"
     on_wait = None if on_progress is None else lambda: on_progress(message, 0.0)
-    return ask("mesp_core.data.tokenise_child", request, task=f"Tokenising {request['data']}", on_wait=on_wait)
+    return ask("mesp_core.data.tokenise_child", request, f"Tokenising {request['data']} failed", on_wait)
 
 
 def _prune(store: Path, keep: Path) -> None:

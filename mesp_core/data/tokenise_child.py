@@ -5,14 +5,13 @@ The request holds the arguments of `make_token_set`; the reply is {"data_sha256"
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from mesp_core.data.encode import ROWS_AT_ONCE, Encoder
 from mesp_core.data.read_once import opened
 from mesp_core.data.rows import Row, read_rows
 from mesp_core.data.token_set import TokenSetWriter
 from mesp_core.errors import DataError, MespError
-from mesp_core.processes.ask import answer
+from mesp_core.processes.child_side import Request, Say, serve
 
 
 def make_token_set(
@@ -70,7 +69,7 @@ def _nothing_left(data: Path, rows: int, skipped: int, truncated: int, seq_len: 
     return f"{counts}: no row has two tokens, one to predict the other from. Choose another data file."
 
 
-def _work(request: dict[str, Any]) -> dict[str, Any]:
+def _work(request: Request, say: Say) -> None:
     paths = {name: Path(request.pop(name)) for name in ("data", "model_dir", "folder", "description")}
     with opened(paths["data"]) as lines:
         try:
@@ -78,8 +77,8 @@ def _work(request: dict[str, Any]) -> dict[str, Any]:
         except OSError as error:  # reading is guarded where it happens: this is the disk the ids are written to
             reason = error.strerror or error
             raise MespError(f"The tokenised data cannot be written to {paths['folder']}: {reason}.") from None
-        return {"data_sha256": lines.sha256()}
+        say({"data_sha256": lines.sha256()})
 
 
 if __name__ == "__main__":
-    answer(_work)
+    serve(_work)

@@ -1,1 +1,1 @@
-"""Starting a child, asking it one thing, and hearing signals. Loads no MLX."""
+"""Starting a child, the talk with it, and hearing signals. Loads no MLX."""

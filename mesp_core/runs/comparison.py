@@ -135,7 +135,11 @@ class Comparison:
             session = self._begin(method)
             if session is None:
                 return
-            yield from session.run()
+            with contextlib.closing(session.run()) as heard:
+                for event in heard:
+                    if isinstance(event, events.Loaded):
+                        session.hand_out(self.config.steps)
+                    yield event
             if not self._end(session):
                 return
 
@@ -176,5 +180,4 @@ class Comparison:
             model_folder=self.prepared.source.path,
             tokens_folder=self.prepared.tokens.path,
             adapter_folder=self.adapter_folder(method).absolute(),
-            stepwise=self.interleave,
         )

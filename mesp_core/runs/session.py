@@ -1,15 +1,9 @@
 """The parent side of a run: starts the worker, measures it, hears its events, stops it, and says how it ended."""
 
-import contextlib
 import json
 import math
 import queue
-import resource
-import signal
-import subprocess
-import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,34 +11,35 @@ from pathlib import Path
 from mesp_core.adapters.folder import CONFIG_FILE, clean_up
 from mesp_core.machine.device import battery, thermal_state
 from mesp_core.machine.memory import MB, Meter
-from mesp_core.processes.start import blas_for_child, start_module
+from mesp_core.processes.parent_side import Child
+from mesp_core.processes.start import blas_for_child
 from mesp_core.runs import events
 from mesp_core.runs.job import Job
 from mesp_core.runs.outcome import Outcome
 
 SILENCE_S = 10.0
 START_S = 120.0  # the first load of MLX's libraries may be scanned by the system, and holds Python's lock meanwhile
-LAST_WORDS = 20  # lines of the worker's stderr that are kept
 
 
 class Session:
     """One run of one method in one child process.
 
         session = Session(job)
-        for event in session.run(): ...
+        for event in session.run():
+            if isinstance(event, events.Loaded):
+                session.hand_out(job.config.steps)
         session.outcome
 
-    `stop`, `kill` and `allow_step` may be called from any thread.
+    The worker does only the steps that are handed out to it. `stop`, `kill` and `hand_out` may be called from any thread.
     """
 
     def __init__(self, job: Job, silence_s: float = SILENCE_S, inherited: Sequence[int] = ()) -> None:
         """Nothing is started yet. `inherited` are file descriptors that the worker shall hold too."""
         self.job, self.method, self.silence_s, self._inherited = job, job.config.method, silence_s, inherited
         self.outcome: Outcome | None = None
-        self._child: subprocess.Popen | None = None
+        self._child: Child | None = None
         self._meter: Meter | None = None
         self._queue: queue.Queue[events.Event | None] = queue.Queue()
-        self._last_words: deque[str] = deque(maxlen=LAST_WORDS)
         self._end_asked: str | None = None  # killed, silent or memory-limit: why we ended the child
         self._stop_asked = False
         self._job_sent = False
@@ -52,8 +47,8 @@ class Session:
         self._heard = 0.0  # when the worker last said something, by time.monotonic()
         self._footprint_mb = 0.0
         self._loaded = False
+        self._start_mb = 0.0  # the footprint when the step under way began
         self._adapter_folder = job.adapter_folder
-        self._processor_s = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -65,15 +60,18 @@ class Session:
         self._stop_asked = True
         self._send({"command": "stop"})
 
-    def allow_step(self) -> None:
-        """Let a worker with a stepwise job, once it has said `loaded`, do one more step."""
-        # The stop once more: it may have been lost where a signal's handler sent it in the middle of another line.
-        self._send({"command": "stop" if self._stop_asked else "step"})
+    def hand_out(self, steps: int) -> None:
+        """Let the worker, once it has said `loaded`, do so many more steps."""
+        if not self._stop_asked:
+            self._send({"command": "step", "steps": steps})
+        # Once more: it is lost where a signal's handler sends it in the middle of another line, such as that above.
+        if self._stop_asked:
+            self._send({"command": "stop"})
 
     def kill(self, why: str = "killed") -> None:
         """End the worker at once; nothing more is saved."""
         self._end_asked = self._end_asked or why
-        if self._child is not None and self._child.poll() is None:
+        if self._child is not None:
             self._child.kill()
 
     def run(self) -> Iterator[events.Event]:
@@ -88,15 +86,13 @@ class Session:
             self.outcome = Outcome(self._end_asked, f"{self.method}: ended before it began, as asked.", exit_code=1)
             return
         self._heard = time.monotonic()
-        processor_s = _processor_time_of_children()
-        child = self._child = start_module("mesp_core.training.worker", blas=blas, inherited=self._inherited)
-        readers = [threading.Thread(target=read, daemon=True) for read in (self._read_events, self._read_last_words)]
-        for reader in readers:
-            reader.start()
+        child = self._child = Child(
+            "mesp_core.training.worker", blas=blas, inherited=self._inherited, parse=self._parse, heard=self._queue
+        )
         final: events.Event | None = None
         try:
             with Meter(child.pid, self._on_memory) as self._meter:
-                self._send_line(self.job.to_json())
+                child.send(self.job.to_json())
                 self._job_sent = True
                 if self._stop_asked:
                     self.stop()
@@ -106,19 +102,11 @@ class Session:
                     if isinstance(event, events.Saved):
                         self._adapter_folder = Path(event.adapter)
                     yield event
-                # An atexit that hangs must not hang us.
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(self.silence_s)
+                child.wait(self.silence_s)  # no longer: what hangs at its end must not hang us
         finally:
-            if child.poll() is None:
+            if child.alive:
                 self.kill()
-            child.wait()
-            self._processor_s = _processor_time_of_children() - processor_s
-            for reader in readers:
-                reader.join(1.0)
-            for stream in (child.stdin, child.stdout, child.stderr):
-                with contextlib.suppress(OSError):
-                    stream.close()
+            child.close()
             self.outcome = self._judge(final)
         if final is None:  # the worker could not say it itself
             yield events.Error(
@@ -168,46 +156,27 @@ class Session:
             timestamp=time.time(),
         )
 
-    def _read_events(self) -> None:
-        """On a thread: the worker's stdout. Footprints are read here, as near to the step's end as can be."""
-        start_mb = 0.0
-        for line in self._child.stdout:
-            self._heard = time.monotonic()  # here, because whoever takes the events may be slow
-            try:
-                event = events.parse_event(line)
-            except ValueError:
-                self._last_words.append(line.rstrip("\n"))
-                continue
-            if isinstance(event, events.Loaded):
-                self._loaded = True
-                self._meter.mark()
-                start_mb = self._meter.current / MB
-            if isinstance(event, events.Step):
-                t_s = round(self._meter.elapsed_s, 3)
-                peak_mb, end_mb = self._meter.mark() / MB, self._meter.current / MB
-                event = replace(
-                    event, footprint_start_mb=start_mb, footprint_peak_mb=peak_mb, footprint_end_mb=end_mb, t_s=t_s
-                )
-                start_mb = end_mb
-            self._queue.put(event)
-        self._queue.put(None)
-
-    def _read_last_words(self) -> None:
-        for line in self._child.stderr:
-            self._last_words.append(line.rstrip("\n"))
+    def _parse(self, line: str) -> events.Event:
+        """On the thread that reads the worker's stdout. Footprints are read here, as near to the step's end as can be."""
+        self._heard = time.monotonic()  # here, because whoever takes the events may be slow
+        event = events.parse_event(line)
+        if isinstance(event, events.Loaded):
+            self._loaded = True
+            self._meter.mark()
+            self._start_mb = self._meter.current / MB
+        if isinstance(event, events.Step):
+            t_s = round(self._meter.elapsed_s, 3)
+            peak_mb, end_mb = self._meter.mark() / MB, self._meter.current / MB
+            start_mb, self._start_mb = self._start_mb, end_mb
+            return replace(event, footprint_start_mb=start_mb, footprint_peak_mb=peak_mb, footprint_end_mb=end_mb, t_s=t_s)
+        return event
 
     def _on_memory(self, t_s: float, nbytes: int) -> None:
         self._queue.put(events.Memory(self.method, round(t_s, 3), round(nbytes / MB, 3)))
 
-    def _send(self, command: dict[str, str]) -> None:
+    def _send(self, command: dict[str, str | int]) -> None:
         if self._job_sent:  # which is what the worker reads first
-            self._send_line(json.dumps(command))
-
-    def _send_line(self, line: str) -> None:
-        # Gone: its end is reported by `run`. Reentered, from a signal handler: `run` sends the stop afterwards.
-        with contextlib.suppress(OSError, ValueError, RuntimeError):
-            self._child.stdin.write(line + "\n")
-            self._child.stdin.flush()
+            self._child.send(json.dumps(command))
 
     def _judge(self, final: events.Event | None) -> Outcome:
         """The outcome, once the worker has ended; `final` is its done or error event, if it got that far."""
@@ -226,9 +195,9 @@ class Session:
             message = f"{self.method}: {final.message}{saved}"
             return Outcome(final.kind, message, **common, exit_code=final.exit_code, details=final.details)
         message = f"{self.method}: {self._how_it_ended()} after step {self._steps}.{saved}"
-        if self._end_asked in (None, "silent") and self._last_words:
-            message += f" Its last words: {' / '.join(list(self._last_words)[-3:])}"
-        details = "\n".join(self._last_words)
+        if self._end_asked in (None, "silent"):
+            message += self._child.last_words()
+        details = "\n".join(self._child.printed)
         return Outcome(self._end_asked or "crashed", message, **common, exit_code=1, details=details)
 
     def _how_it_ended(self) -> str:
@@ -242,13 +211,7 @@ class Session:
                 f"the footprint reached {self._footprint_mb:.0f} MB, above the limit of {limit} MB "
                 "(lower seq_len or batch_size), and the worker was ended"
             )
-        return f"the worker {_death(self._child.returncode, self._processor_s)}"
-
-
-def _processor_time_of_children() -> float:
-    """Seconds that the children used which have ended and were waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+        return f"the worker {self._child.how_it_ended()}"
 
 
 def _step_of(adapter: Path) -> str:
@@ -261,18 +224,3 @@ def _step_of(adapter: Path) -> str:
 
 def _perplexity(loss: float) -> float | None:
     return math.exp(loss) if loss < 700 else None  # also None for NaN
-
-
-def _death(returncode: int | None, processor_s: float) -> str:
-    """How a process died that used so much processor time, in words. A negative code is a signal's number."""
-    if returncode is None or returncode >= 0:
-        return f"ended without a word (exit code {returncode})"
-    name = signal.Signals(-returncode).name if -returncode in set(signal.Signals) else f"signal {-returncode}"
-    limit = min(limit for limit in (*resource.getrlimit(resource.RLIMIT_CPU), math.inf) if limit != resource.RLIM_INFINITY)
-    if name == "SIGXCPU" or (name == "SIGKILL" and processor_s >= limit - 1):
-        return f"was killed by {name}: it used the {limit} s of processor time that the system's limit allows (ulimit -t)"
-    reason = {
-        "SIGKILL": "; the system does that when memory runs out",
-        "SIGABRT": "; Metal does that when memory runs out",
-    }
-    return f"was killed by {name}{reason.get(name, '')}"

@@ -23,7 +23,7 @@ class Turns:
 
         Args:
             methods: in the order of their turns.
-            begin: the session of a method, with a stepwise job and not running yet; None to begin no further one.
+            begin: the session of a method, not running yet; None to begin no further one.
             end: told of a session whose outcome is known; False asks the other workers to stop.
         """
         self._begin, self._end = begin, end
@@ -46,7 +46,7 @@ class Turns:
                     self._leave(session)
                     continue
                 yield said
-                # After its last step a worker saves and ends, and does so in its own turn.
+                # A worker saves at the beginning of its turn, and in its last one at the end too.
                 more = isinstance(said, events.Step) and said.step < session.job.config.steps
                 if more or isinstance(said, events.Loaded):
                     self._waiting.append(session)
@@ -69,7 +69,7 @@ class Turns:
             self._to_begin.clear()
         if self._waiting:
             self._working = self._waiting.popleft()
-            self._working.allow_step()
+            self._working.hand_out(1)
 
     def _leave(self, session: Session) -> None:
         self._threads.pop(session).join()

@@ -62,7 +62,7 @@ class AdapterSaver:
             )
 
     def save_if_due(self, step: int) -> None:
-        """After a step. A failure is told and the run goes on: there will be another time to save."""
+        """Between a step and the next. A failure is told and the run goes on: there will be another time to save."""
         every = self._config.save_every
         if not every or step <= self.saved or step % every:
             return

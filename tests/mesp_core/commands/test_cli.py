@@ -151,6 +151,11 @@ class TestDoctor:
         for line in ("machine", "device", "blas", "frozen matmul", "memory meter", "quantized_matmul", "thermal state"):
             assert f"\n{line}" in "\n" + process.stdout
 
+    def test_where_mlx_does_not_run_it_says_why(self, mesp, tmp_path):
+        (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mlx'] = None\n")
+        process = mesp("doctor", python_path=tmp_path)
+        assert_short(process, 1, "MLX does not run here", "mlx")
+
 
 class TestData:
     @pytest.fixture

@@ -5,14 +5,14 @@ import subprocess
 import sys
 
 import pytest
-from session_driver import ENDLESS, step_of
+from session_driver import ENDLESS, running, step_of
 
 from mesp_core.adapters.adapter import load_adapter
 from mesp_core.engine.block_inputs import IN_MEMORY, file_system
 from mesp_core.errors import CheckpointError
 from mesp_core.runs import events
 from mesp_core.runs.session import Session
-from mesp_core.training import build, worker
+from mesp_core.training import job_run, worker
 
 SMALL = ["train", "--seq-len", "32", "--rank", "4", "--steps", "3"]
 
@@ -29,7 +29,7 @@ class TestACheckpointThatChanges:
     def test_ends_the_run_and_what_was_learnt_is_kept(self, act, make_job, tiny_copy):
         file = tiny_copy / "model.safetensors"
         session = Session(make_job(model=str(tiny_copy), method="lean", steps=ENDLESS))
-        for event in session.run():
+        for event in running(session):
             if isinstance(event, events.Step) and event.step == 2:
                 act(file)
         outcome = session.outcome
@@ -41,7 +41,7 @@ class TestACheckpointThatChanges:
 
     def test_it_replaces_what_was_saved_before(self, make_job, tiny_copy):
         session = Session(make_job(model=str(tiny_copy), method="lean", steps=ENDLESS, save_every=2))
-        for event in session.run():
+        for event in running(session):
             if isinstance(event, events.Step) and event.step == 3:
                 replaced(tiny_copy / "model.safetensors")
         assert session.outcome.kind == "checkpoint" and session.outcome.adapter == session.job.adapter_folder
@@ -126,8 +126,11 @@ class TestClosing:
             def log(self, level, message):
                 pass
 
+            def wait_for_turn(self):
+                return True
+
         def run(act):
-            heard, right = [], build.build_method
+            heard, right = [], job_run.build_method
 
             def watched(*arguments):
                 method, kernels = right(*arguments)
@@ -136,7 +139,7 @@ class TestClosing:
                 method.close = lambda: heard.append("closed") or close()
                 return method, kernels
 
-            monkeypatch.setattr(build, "build_method", watched)
+            monkeypatch.setattr(job_run, "build_method", watched)
             job = make_job(method="lean", steps=2)
             try:
                 worker.run(job, Silent())

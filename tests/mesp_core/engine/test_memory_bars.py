@@ -5,11 +5,11 @@ depend on how a worker is started.
 """
 
 import json
-from dataclasses import replace
 from itertools import pairwise
 from statistics import quantiles
 
 import pytest
+from session_driver import running
 
 from mesp_core.files.bundled import bundled_path
 from mesp_core.machine.memory import MB
@@ -38,7 +38,7 @@ def steps_of(tmp_path_factory):
         config = preset("first-run", model=str(model), data=str(data), method=method, steps=steps, **settings | changes)
         prepared = prepare(config)
         session = Session(Job(config, prepared.source.path, prepared.tokens.path, root / method / "adapter"))
-        found = [event for event in session.run() if isinstance(event, events.Step)]
+        found = [event for event in running(session) if isinstance(event, events.Step)]
         assert session.outcome.kind == "finished", session.outcome.message
         assert all(step.tokens == TOKENS for step in found[: steps - 1])
         return found
@@ -68,14 +68,14 @@ def test_streamed_blocks_take_less_than_resident_ones(steps_of):
 
 
 def test_two_hundred_steps_hold_no_more_than_twenty(make_job):
-    # A stepwise worker waits for its turn while it is measured: elsewhere a reading may catch the next step at work.
-    session = Session(replace(make_job(steps=200), stepwise=True))
+    # One step at a time, so that the worker waits while it is measured: else a reading may catch the next step at work.
+    session = Session(make_job(steps=200))
     steps = []
     for event in session.run():
         if isinstance(event, events.Step):
             steps.append(event)
         if isinstance(event, events.Loaded | events.Step):
-            session.allow_step()
+            session.hand_out(1)
     assert session.outcome.kind == "finished" and len(steps) == 200
     # Single readings are up by 2 MB where malloc has not given back what it might, or down; their quartile stays.
     readings = [step.footprint_end_mb for step in steps[20:]]

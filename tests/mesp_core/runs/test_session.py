@@ -7,36 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from itertools import pairwise
 
-import mlx.core as mx
-import psutil
 import pytest
-from session_driver import ENDLESS, follow, step_of, steps_of
+from session_driver import ENDLESS, assert_gone, assert_usable, follow, running, steps_of
 
-from mesp_core.adapters.adapter import load_adapter
 from mesp_core.errors import UsageError
-from mesp_core.processes.start import start_module
 from mesp_core.runs import events
 from mesp_core.runs.job import Job
 from mesp_core.runs.session import Session
-
-
-def assert_usable(folder):
-    """An adapter of four blocks with seven pairs each that has learnt something; the step it is from."""
-    tree, _ = load_adapter(folder)
-    assert len(tree) == 28
-    for pair in tree.values():
-        assert all(mx.isfinite(array).all().item() for array in pair.values())
-        assert mx.abs(pair["lora_b"]).max().item() > 0
-    return step_of(folder)
-
-
-def assert_gone(session):
-    """The worker has ended and was waited for."""
-    assert session.pid is not None
-    assert not psutil.pid_exists(session.pid)
 
 
 def files_below(folder):
@@ -112,7 +91,7 @@ class TestAFinishedRun:
     def test_memory_is_reported_between(self, make_job):
         """For as long as it runs: how often in so many steps depends on the machine."""
         session, heard, memory = Session(make_job(steps=ENDLESS)), [], []
-        for event in session.run():
+        for event in running(session):
             heard.append(event)
             if isinstance(event, events.Memory):
                 memory.append(event)
@@ -147,9 +126,9 @@ class TestAFinishedRun:
         assert_gone(session)
 
     def test_a_job_survives_its_line(self, finished):
-        for job in (finished[0].job, replace(finished[0].job, stepwise=True)):
-            line = job.to_json()
-            assert "\n" not in line and Job.from_json(line) == job
+        job = finished[0].job
+        line = job.to_json()
+        assert "\n" not in line and Job.from_json(line) == job
 
 
 class TestStopping:
@@ -181,88 +160,6 @@ class TestStopping:
         assert assert_usable(session.outcome.adapter) == session.outcome.steps
 
 
-class TestStepwise:
-    """A worker that waits to be allowed each step."""
-
-    @pytest.fixture
-    def stepwise(self, make_job):
-        return lambda **changes: replace(make_job(**changes), stepwise=True)
-
-    def test_one_step_each_time_and_what_is_waited_counts_nowhere(self, stepwise):
-        session = Session(stepwise(steps=ENDLESS, time_limit_s=1.5))
-        heard, busy = [], []
-
-        def wait_a_while():
-            worker = psutil.Process(session.pid)
-            before = sum(worker.cpu_times()[:2])
-            time.sleep(1.0)
-            busy.append(sum(worker.cpu_times()[:2]) - before)
-
-        for event in session.run():
-            heard.append(event)
-            if isinstance(event, events.Loaded):
-                wait_a_while()
-                session.allow_step()
-            if isinstance(event, events.Step) and event.step == 1:
-                wait_a_while()
-                session.allow_step()
-            if isinstance(event, events.Step) and event.step == 2:
-                wait_a_while()
-                session.stop()
-        steps = steps_of(heard)
-        assert [step.step for step in steps] == [1, 2] and session.outcome.steps == 2
-        assert (
-            steps[1].step_time_s <= steps[1].t_s - steps[0].t_s - 0.95
-        )  # on a busy machine a step may take a second itself
-        assert max(busy[0], busy[2]) < 0.5  # what is left of the step before may fall into the one between
-        assert not any(isinstance(event, events.Log) and "time limit" in event.message for event in heard)
-        assert session.outcome.kind == "stopped" and assert_usable(session.outcome.adapter) == 2
-        assert_gone(session)
-
-    def test_its_own_time_is_limited(self, stepwise):
-        session = Session(stepwise(steps=ENDLESS, time_limit_s=0.4))
-        heard = []
-        for event in session.run():
-            heard.append(event)
-            if isinstance(event, events.Loaded | events.Step):
-                session.allow_step()
-        assert session.outcome.kind == "stopped"
-        assert any(isinstance(event, events.Log) and "time limit of 0.4 s" in event.message for event in heard)
-        assert sum(step.step_time_s for step in steps_of(heard)[:-1]) < 0.4
-
-    def test_stopped_before_its_first_step_it_has_learnt_nothing(self, stepwise):
-        session = Session(stepwise())
-        heard = []
-        for event in session.run():
-            heard.append(event)
-            if isinstance(event, events.Loaded):
-                session.stop()
-        assert steps_of(heard) == [] and session.outcome.kind == "stopped" and session.outcome.adapter is None
-        assert next(event for event in heard if isinstance(event, events.Done)).adapter is None
-        assert not session.job.adapter_folder.exists()
-
-    def test_a_parent_that_is_gone_ends_it_and_what_was_learnt_is_saved(self, stepwise):
-        job = stepwise(steps=ENDLESS)
-        with start_module("mesp_core.training.worker") as worker:
-            said = map(events.parse_event, worker.stdout)
-            worker.stdin.write(job.to_json() + '\n{"command": "step"}\n')
-            worker.stdin.flush()
-            assert next(event for event in said if isinstance(event, events.Step)).step == 1
-            worker.stdin.close()
-            done = next(event for event in said if isinstance(event, events.Done))
-        assert (worker.returncode, done.outcome, done.steps) == (0, "stopped", 1)
-        assert assert_usable(job.adapter_folder) == 1
-
-    def test_it_saves_in_between(self, stepwise):
-        session = Session(stepwise(steps=ENDLESS, save_every=2))
-        for event in session.run():
-            if isinstance(event, events.Step) and event.step == 4:
-                session.kill()
-            elif isinstance(event, events.Loaded | events.Step):
-                session.allow_step()
-        assert assert_usable(session.outcome.adapter) == 2  # what is due after a step is saved in the next turn
-
-
 class TestEndingAtOnce:
     def test_kill(self, make_job):
         session = Session(make_job(steps=ENDLESS))
@@ -282,7 +179,7 @@ class TestEndingAtOnce:
 
     def test_leaving_the_iterator_early_ends_the_worker(self, make_job):
         session = Session(make_job(steps=ENDLESS))
-        for event in session.run():
+        for event in running(session):
             if isinstance(event, events.Loaded):
                 break
         assert_gone(session)
@@ -328,7 +225,7 @@ class TestDyingWorkers:
 
     def test_a_crash_before_the_first_step_leaves_nothing(self, make_job):
         session = Session(make_job(steps=ENDLESS))
-        for event in session.run():
+        for event in running(session):
             if isinstance(event, events.Loaded):
                 os.kill(session.pid, signal.SIGABRT)
         assert session.outcome.kind == "crashed" and "SIGABRT" in session.outcome.message
@@ -420,7 +317,7 @@ class TestWorkersThatFail:
         if blas is None:
             pytest.skip("no OpenBLAS on this machine")
         session, mapped = Session(make_job(steps=1)), ""
-        for event in session.run():
+        for event in running(session):
             if isinstance(event, events.Loaded):
                 with open(f"/proc/{session.pid}/maps") as file:
                     mapped = file.read()
@@ -439,6 +336,8 @@ class Channel:
         self.steps += event.event == "step"
     def log(self, level, message):
         pass
+    def wait_for_turn(self):
+        return True
 
 channel = Channel()
 run(Job.from_json(sys.stdin.readline()), channel)

@@ -7,7 +7,6 @@ import resource
 import shutil
 import signal
 import subprocess
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -46,10 +45,10 @@ class TestSignalsToTheWorker:
         assert saved_step(tmp_path / "out") == len(stored(tmp_path / "out")["steps"])
 
     def test_one_that_waits_for_its_turn_hears_it_too(self, make_job):
-        session = Session(replace(make_job(steps=ENDLESS), stepwise=True))
+        session = Session(make_job(steps=ENDLESS))
         for event in session.run():
             if isinstance(event, events.Loaded):
-                session.allow_step()
+                session.hand_out(1)
             elif isinstance(event, events.Step):
                 os.kill(session.pid, signal.SIGTERM)
         assert (session.outcome.kind, session.outcome.steps) == ("stopped", 1)
@@ -162,7 +161,7 @@ def test_a_worker_whose_listener_is_gone_saves_and_ends(make_job):
     """Without a parent there is neither an event to be read nor a command to be heard."""
     job = make_job(steps=ENDLESS)
     worker = start_module("mesp_core.training.worker")
-    worker.stdin.write(job.to_json() + "\n")
+    worker.stdin.write(job.to_json() + '\n{"command": "step", "steps": 100000}\n')
     worker.stdin.flush()
     for line in worker.stdout:
         if '"step"' in line and events.parse_event(line).event == "step":

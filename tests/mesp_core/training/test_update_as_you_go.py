@@ -16,7 +16,7 @@ from mesp_core.errors import CheckpointError, MespError
 from mesp_core.files.bundled import bundled_path
 from mesp_core.machine.memory import MB
 from mesp_core.settings.run_config import RunConfig
-from mesp_core.training import build, worker
+from mesp_core.training import job_run, worker
 from mesp_core.training.train import make_optimizer, train
 
 BLOCKS = 8
@@ -247,6 +247,9 @@ class Silent:
     def log(self, level, message):
         pass
 
+    def wait_for_turn(self):
+        return True
+
 
 class Breaks(Pull):
     """Its checkpoint is gone in the middle of a backward; `whole_steps` holds the adapters as each step found them."""
@@ -275,7 +278,7 @@ class TestNoHalfTrainedAdapterIsPresentedAsWhole:
 
     def test_the_one_from_before_the_step_is_kept(self, tmp_path, monkeypatch):
         method = Breaks(at=4)
-        monkeypatch.setattr(build, "build_method", lambda *arguments: (method, {"all": "none"}))
+        monkeypatch.setattr(job_run, "build_method", lambda *arguments: (method, {"all": "none"}))
         with pytest.raises(CheckpointError):
             worker.run(self.job(tmp_path, steps=9, save_every=2), Silent())
         config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
@@ -287,7 +290,7 @@ class TestNoHalfTrainedAdapterIsPresentedAsWhole:
             np.testing.assert_array_equal(np.array(saved[f"{path}.{name}"]), value)
 
     def test_where_there_is_no_whole_one_there_is_none(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(build, "build_method", lambda *arguments: (Breaks(at=1), {"all": "none"}))
+        monkeypatch.setattr(job_run, "build_method", lambda *arguments: (Breaks(at=1), {"all": "none"}))
         with pytest.raises(CheckpointError):
             worker.run(self.job(tmp_path, steps=9, save_every=1), Silent())
         assert not (tmp_path / "adapter").exists()
