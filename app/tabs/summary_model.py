@@ -13,22 +13,6 @@ from app.widgets.theme import method_color
 from mesp_core.methods.registry import METHODS
 from mesp_core.runs.results import COLUMNS, Column
 
-_TOOLTIPS = {
-    "method": "The training method, with its options.",
-    "step_time_s": "The median time of a step, in seconds; lower is better.",
-    "tokens_per_s": "Input positions computed in a second, over all steps; higher is better.",
-    "allocator_peak_mb": "The most memory MLX's allocator held in any step, in MB of 1024·1024 bytes; lower is better.",
-    "footprint_peak_mb": (
-        "The most memory the operating system counted for the worker process, in MB of 1024·1024 bytes; lower is better."
-    ),
-    "training_memory_mb": (
-        "The footprint peak without what the process held before the checkpoint was opened, in MB of 1024·1024 bytes; "
-        "lower is better."
-    ),
-    "reduction": "How much less training memory the method took than the first one; higher is better.",
-    "final_loss": "The loss of the last step, in nats; methods that compute the same gradients have the same loss.",
-    "max_loss_difference": "The largest difference of any step's loss from the first method's, relative to it.",
-}
 _PAPER_ALPHA = 110  # of 255, of the colour before a method that the paper measured
 
 
@@ -46,7 +30,7 @@ class SummaryColumn:
     @property
     def tooltip(self) -> str:
         """What the column means, in one sentence."""
-        return _TOOLTIPS.get(self.column.key, self.column.heading)
+        return self.column.tooltip
 
     @property
     def is_text(self) -> bool:

@@ -23,14 +23,15 @@ AT_EITHER_END = 5  # steps at most whose mean loss is given at the beginning and
 class Column:
     """One column of the comparison table: its key in a row, its heading with the unit, and how a value is written.
 
-    `short` is the heading where there is little room.
+    `short` is the heading where there is little room, `tooltip` says in a sentence what the column means.
     """
 
     key: str
     heading: str
     short: str
     form: str
-    lower_is_better: bool | None = None
+    lower_is_better: bool | None
+    tooltip: str
 
     def text(self, value: Any) -> str:
         """The value as the table shows it; a dash where there is none."""
@@ -42,15 +43,65 @@ class Column:
 
 
 COLUMNS = (
-    Column("method", "method", "method", "{}"),
-    Column("step_time_s", "s/step", "s/step", "{:.3f}", True),
-    Column("tokens_per_s", "tokens/s", "tok/s", "{:.0f}", False),
-    Column("allocator_peak_mb", "allocator peak, MB", "alloc. MB", "{:.1f}", True),
-    Column("footprint_peak_mb", "footprint peak, MB", "footpr. MB", "{:.1f}", True),
-    Column("training_memory_mb", "training memory, MB", "train. MB", "{:.1f}", True),
-    Column("reduction", "less than first", "less", "{:.0%}", False),
-    Column("final_loss", "final loss", "loss", "{:.4f}", None),
-    Column("max_loss_difference", "loss difference", "differs", "{:.1e}", None),
+    Column("method", "method", "method", "{}", None, "The training method, with its options."),
+    Column("step_time_s", "s/step", "s/step", "{:.3f}", True, "The median time of a step, in seconds; lower is better."),
+    Column(
+        "tokens_per_s",
+        "tokens/s",
+        "tok/s",
+        "{:.0f}",
+        False,
+        "Input positions computed in a second, over all steps; higher is better.",
+    ),
+    Column(
+        "allocator_peak_mb",
+        "allocator peak, MB",
+        "alloc. MB",
+        "{:.1f}",
+        True,
+        "The most memory MLX's allocator held in any step, in MB of 1024·1024 bytes; lower is better.",
+    ),
+    Column(
+        "footprint_peak_mb",
+        "footprint peak, MB",
+        "footpr. MB",
+        "{:.1f}",
+        True,
+        "The most memory the operating system counted for the worker process, in MB of 1024·1024 bytes; lower is better.",
+    ),
+    Column(
+        "training_memory_mb",
+        "training memory, MB",
+        "train. MB",
+        "{:.1f}",
+        True,
+        "The footprint peak without what the process held before the checkpoint was opened, in MB of 1024·1024 bytes; "
+        "lower is better.",
+    ),
+    Column(
+        "reduction",
+        "less than first",
+        "less",
+        "{:.0%}",
+        False,
+        "How much less training memory the method took than the first one; higher is better.",
+    ),
+    Column(
+        "final_loss",
+        "final loss",
+        "loss",
+        "{:.4f}",
+        None,
+        "The loss of the last step, in nats; methods that compute the same gradients have the same loss.",
+    ),
+    Column(
+        "max_loss_difference",
+        "loss difference",
+        "differs",
+        "{:.1e}",
+        None,
+        "The largest difference of any step's loss from the first method's, relative to it.",
+    ),
 )
 
 
