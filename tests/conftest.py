@@ -21,6 +21,58 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 ROOT = Path(__file__).resolve().parent.parent
+# Files that take two seconds or more: they start processes, train, or show the whole window. All else takes a minute.
+SLOW = {
+    "test_allocator_peaks",
+    "test_bench_lean",
+    "test_cli",
+    "test_cli_out",
+    "test_cli_preparing",
+    "test_cli_runs",
+    "test_cli_terminal",
+    "test_comparison",
+    "test_data_tab",
+    "test_entry_point",
+    "test_experiment_panel",
+    "test_gradient_check",
+    "test_handing_out",
+    "test_lean",
+    "test_lean_faults",
+    "test_lean_held",
+    "test_lean_memory",
+    "test_memory_bars",
+    "test_non_finite",
+    "test_open_files",
+    "test_panel_files",
+    "test_panel_preparing",
+    "test_partial_update",
+    "test_plan",
+    "test_plan_line",
+    "test_plot_panel",
+    "test_preview",
+    "test_real_checkpoint",
+    "test_responsiveness",
+    "test_same_ids_as_mlx_lm",
+    "test_session",
+    "test_session_faults",
+    "test_steps_tab",
+    "test_talk",
+    "test_token_cache",
+    "test_tokenise",
+    "test_train",
+    "test_train_breaking_off",
+    "test_turns",
+    "test_update_as_you_go",
+    "test_window",
+    "test_window_parts",
+}
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what is slow, so that `pytest -m "not slow"` is what one runs after every change."""
+    for item in items:
+        if item.path.stem in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

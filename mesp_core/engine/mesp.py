@@ -10,7 +10,7 @@ from mesp_core.engine import block as decoder_block
 from mesp_core.engine.gradient_sums import Adapters, Gradients
 from mesp_core.engine.pace import WHOLE
 from mesp_core.engine.shape import BlockShape
-from mesp_core.ops.pieces import BLOCK_ELEMENTS, MESP_FEATURES
+from mesp_core.ops import pieces
 from mesp_core.weights.weights import Block
 
 
@@ -18,8 +18,7 @@ def block_backward(
     taken: list[mx.array], block: Block, adapters: Adapters, shape: BlockShape, keep_h: bool = False
 ) -> tuple[mx.array, Gradients]:
     """[x, ∂L/∂y], emptied -> ∂L/∂x and the adapters' gradients, evaluated; the block's attention is re-run here."""
-    hidden = taken[0].shape[-1]
+    part_elements = pieces.mesp_part_elements(taken[0].shape[-1])
     attended = attention.forward(taken[0], block, adapters, shape, WHOLE, keep_h=keep_h)
     mx.eval(attended.q, attended.k, attended.v, attended.o, attended.x2, attended.h)
-    part_elements = min(BLOCK_ELEMENTS, MESP_FEATURES * hidden)
     return decoder_block.backward(taken, attended, block, adapters, shape, WHOLE, part_elements)

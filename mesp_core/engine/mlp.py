@@ -12,11 +12,10 @@ import mlx.core as mx
 
 from mesp_core.engine.gradient_sums import Adapters, GradientSums
 from mesp_core.lifetimes.keep import ACTIVATIONS
-from mesp_core.ops import frozen_matmul, gated_mlp, lora_linear
+from mesp_core.ops import frozen_matmul, gated_mlp, lora_linear, pieces
 from mesp_core.ops.exponential import sigmoid
 from mesp_core.ops.frozen_matmul import FrozenLinear
 from mesp_core.ops.lora_linear import LoRA
-from mesp_core.ops.pieces import MLP_FEATURES
 
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
@@ -147,11 +146,9 @@ def one_kernel(linears: Mapping[str, FrozenLinear]) -> tuple[FrozenLinear, Froze
 
 def feature_ranges(gate: FrozenLinear, down: FrozenLinear, part_elements: int) -> Iterator[slice]:
     """Ranges of the intermediate features, cut between groups of `down`."""
-    unit = down.group_size or 1
-    features = MLP_FEATURES if gate.kernel == "quantized" else part_elements // gate.in_features
-    features = max(unit, features // unit * unit)
-    for start in range(0, gate.out_features, features):
-        yield slice(start, min(start + features, gate.out_features))
+    features = pieces.mlp_features(gate.in_features, part_elements, down.group_size, gate.kernel == "quantized")
+    for start, stop in pieces.ranges(gate.out_features, features):
+        yield slice(start, stop)
 
 
 class _Outer:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from mesp_core.engine import mlp
 from mesp_core.models.architecture import PROJECTIONS
-from mesp_core.ops import cross_entropy, frozen_matmul
+from mesp_core.ops import frozen_matmul, pieces
 from mesp_core.ops.frozen_matmul import FrozenLinear
 
 
@@ -13,11 +13,11 @@ def used_shapes(name: str, linear: FrozenLinear) -> list[FrozenLinear]:
     an MLP's also in parts, the head in parts only."""
     cut, features, part = frozen_matmul.outputs, linear.out_features, linear.out_features
     if name == "down_proj":
-        cut, features, part = frozen_matmul.inputs, linear.in_features, mlp.MLP_FEATURES
+        cut, features, part = frozen_matmul.inputs, linear.in_features, pieces.MLP_FEATURES
     elif name in mlp.PROJECTIONS:
-        part = mlp.MLP_FEATURES
+        part = pieces.MLP_FEATURES
     elif name not in PROJECTIONS:
-        part = cross_entropy.HEAD_ROWS
+        part = pieces.HEAD_ROWS
     shapes = {(cut, size) for size in (min(part, features), features % part) if size}
     if name in PROJECTIONS:
         whole = linear.out_features

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from mesp_core.lifetimes.keep import GATE, SIGMA, UP
 from mesp_core.lifetimes.sizes import Moment, Sizes, together
-from mesp_core.ops.pieces import NORM_TOKENS, TILE_KEYS, TILE_ROWS
+from mesp_core.ops.pieces import NORM_TOKENS, TILE_KEYS, query_tile
 
 STATES, HEADS, MLP = "hidden states", "attention", "MLP activations"
 WEIGHTS, COPIES, GRADIENTS = "weights in use", "float32 adapters", "adapter gradients"
@@ -159,8 +159,7 @@ def _with_adapter(s: Sizes, rows: int, name: str) -> float:
 
 def _tile(s: Sizes) -> tuple[int, int]:
     group = s.model.num_attention_heads // s.model.num_key_value_heads
-    queries = 1 << max(1, min(TILE_ROWS // group, TILE_KEYS)).bit_length() - 1
-    return group * min(queries, s.length), min(TILE_KEYS, s.length)
+    return group * min(query_tile(group), s.length), min(TILE_KEYS, s.length)
 
 
 def _forward_tile(s: Sizes) -> float:

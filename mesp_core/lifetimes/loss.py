@@ -1,7 +1,7 @@
 """The moments of engine/token_loss.py and ops/cross_entropy.py: from the last hidden state to the loss and back."""
 
 from mesp_core.lifetimes.sizes import Moment, Sizes, together
-from mesp_core.ops.pieces import BLOCK_ELEMENTS, HEAD_ELEMENTS, HEAD_ROWS, NORM_TOKENS
+from mesp_core.ops.pieces import NORM_TOKENS, dequantized_rows, head_rows
 
 HEAD, LOGITS, STATES = "head", "logits", "hidden states"
 
@@ -19,11 +19,11 @@ def moments(s: Sizes, full: bool) -> list[Moment]:
 
 def _online(s: Sizes, rows: int) -> list[Moment]:
     entry = s.checkpoint.head
-    vocab = min(HEAD_ROWS if s.quantized else max(1, HEAD_ELEMENTS // s.hidden), entry.out_features)
+    vocab = min(head_rows(s.hidden, s.quantized), entry.out_features)
     weights, kept = s.weights(entry, vocab * s.hidden), s.floats(vocab * s.hidden)
     x32, z = 4 * rows * s.hidden, 4 * rows * vocab
     n = x32 if s.item == 4 else x32 + s.of_item(rows, s.hidden)
-    block = 4 * rows * min(vocab, BLOCK_ELEMENTS // s.hidden)
+    block = 4 * rows * min(vocab, dequantized_rows(s.hidden))
     norm = {STATES: s.norm(rows)}
     # z is filled row block by row block
     scores = {STATES: n + x32, HEAD: weights, LOGITS: z + block}
@@ -36,7 +36,7 @@ def _full(s: Sizes, rows: int) -> list[Moment]:
     entry = s.checkpoint.head
     x32, z = 4 * rows * s.hidden, 4 * rows * entry.out_features
     n = x32 if s.item == 4 else x32 + s.of_item(rows, s.hidden)
-    chunk = min(HEAD_ROWS if s.quantized else max(1, HEAD_ELEMENTS // s.hidden), entry.out_features)
+    chunk = min(head_rows(s.hidden, s.quantized), entry.out_features)
     part = s.weights(entry, chunk * s.hidden)
     return [
         {STATES: n, HEAD: part, LOGITS: z + 2 * 4 * rows * chunk},

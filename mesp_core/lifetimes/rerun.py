@@ -9,7 +9,7 @@ from mesp_core.lifetimes import lean
 from mesp_core.lifetimes.lean import GRADIENTS, HEADS, MLP, MLP_NAMES, STATES, WEIGHTS
 from mesp_core.lifetimes.sizes import Moment, Sizes, together
 from mesp_core.models.architecture import PROJECTIONS
-from mesp_core.ops.pieces import BLOCK_ELEMENTS, MESP_FEATURES
+from mesp_core.ops.pieces import BLOCK_ELEMENTS, mesp_part_elements
 
 MB = 1024 * 1024
 # Fitted factors by `Sizes.numbers`. Of float32 arrays: (tokens × queries), (tokens × keys), one of all scores; MB.
@@ -60,7 +60,7 @@ def mesp_backward(s: Sizes, keep_h: bool) -> list[Moment]:
     x32 = 4 * s.tokens * s.hidden
     found = _attention(s)
     held = {HEADS: attended, STATES: x}
-    part_elements = min(BLOCK_ELEMENTS, MESP_FEATURES * s.hidden)
+    part_elements = mesp_part_elements(s.hidden)
     found += [together(held, h, m) for m in lean.mlp_backward(s, part_elements, (), [(s.tokens, False)])]
     # dn and the norm's backward of all rows; half a float32 array less than in the loss, where dn is cast first
     norm = 5 * x32 if s.item == 4 else 6.5 * x32

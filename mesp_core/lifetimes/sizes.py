@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from mesp_core.models.architecture import PROJECTIONS, Architecture, projection_path
 from mesp_core.models.checkpoint import Checkpoint, LinearEntry
-from mesp_core.ops.pieces import BLOCK_ELEMENTS, MLP_FEATURES, STORED_BYTES, TOKENS
+from mesp_core.ops import pieces
+from mesp_core.ops.pieces import TOKENS
 
 # Float32 results that mx.dequantize holds at its peak, its own included, by bits (measured; 4: one or two, by the moment).
 DEQUANTIZE = {2: 2.0, 3: 3.0, 4: 2.0, 5: 5.0, 6: 6.0, 8: 2.0}
@@ -136,12 +137,12 @@ class Sizes:
     def block_rows(self, entry: LinearEntry) -> int:
         """Rows of a matrix that are dequantised, or read, at once."""
         if not self.quantized:
-            at_once = BLOCK_ELEMENTS // entry.in_features
+            at_once = pieces.dequantized_rows(entry.in_features)
         elif self.streamed:
-            at_once = int(STORED_BYTES * entry.out_features // self.stored(entry))
+            at_once = pieces.stored_rows(int(self.stored(entry) // entry.out_features))
         else:
             at_once = entry.out_features
-        return max(1, min(at_once, entry.out_features))
+        return min(at_once, entry.out_features)
 
     def block_of(self, entry: LinearEntry) -> float:
         """`weights` of one row block."""
@@ -152,10 +153,10 @@ class Sizes:
         return self.block_rows(entry) == entry.out_features
 
     def features(self, part_elements: int) -> int:
-        """As engine/mlp.py `feature_ranges`: features of the MLP at a time."""
-        unit = self.linear("down_proj").group_size or 1
-        at_once = MLP_FEATURES if self.quantized else part_elements // self.hidden
-        return min(max(unit, at_once // unit * unit), self.model.intermediate_size)
+        """Features of the MLP at a time."""
+        group_size = self.linear("down_proj").group_size
+        at_once = pieces.mlp_features(self.hidden, part_elements, group_size, self.quantized)
+        return min(at_once, self.model.intermediate_size)
 
     def adapter(self, name: str, item: int = 4) -> float:
         """Bytes of one projection's A and B, or of their gradients; 0 without an adapter."""

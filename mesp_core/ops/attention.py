@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
 
-from mesp_core.ops import exponential
-from mesp_core.ops.pieces import TILE_KEYS, TILE_ROWS
+from mesp_core.ops import exponential, pieces
 
 QUERY_TILE = 128  # rows of probabilities that exist at once in the backward; what the mask hides beyond them is skipped
 
@@ -167,17 +166,15 @@ def _heads(q: mx.array, k: mx.array, lengths: Sequence[int] | None) -> Iterator[
 
 
 def _query_tiles(length: int, group: int) -> Iterator[slice]:
-    """A power of two of queries, no more than keys: a tile on the diagonal then holds at least one key of each of them."""
-    size = 1 << max(1, min(TILE_ROWS // group, TILE_KEYS)).bit_length() - 1
-    for start in range(0, length, size):
-        yield slice(start, min(start + size, length))
+    for start, stop in pieces.ranges(length, pieces.query_tile(group)):
+        yield slice(start, stop)
 
 
 def _key_tiles(rows: slice, window: int | None) -> Iterator[slice]:
     """The keys that some query of the tile sees, last tile first: that one holds at least one key of every query."""
     first = 0 if window is None else max(0, rows.start - window + 1)
-    for stop in range(rows.stop, first, -TILE_KEYS):
-        yield slice(max(first, stop - TILE_KEYS), stop)
+    for stop in range(rows.stop, first, -pieces.TILE_KEYS):
+        yield slice(max(first, stop - pieces.TILE_KEYS), stop)
 
 
 def _tile(a: mx.array, sample: int, head: int, keys: slice) -> mx.array:

@@ -5,16 +5,15 @@ over the vocabulary: the running maximum and sum of an online softmax (Milakov &
 the running softmax(z)·W. Exact. Rows without a label (label < 0) are never computed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
 
-from mesp_core.ops import frozen_matmul
+from mesp_core.ops import frozen_matmul, pieces
 from mesp_core.ops.exponential import exp
 from mesp_core.ops.frozen_matmul import FrozenLinear
-from mesp_core.ops.pieces import HEAD_ELEMENTS, HEAD_ROWS
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,9 @@ class Head:
 
         return cls(linear.out_features, linear.kernel, lambda a, b: frozen_matmul.outputs(linear, a, b), rows)
 
-    def chunks(self, hidden_size: int) -> Iterator[tuple[int, int]]:
+    def chunks(self, hidden_size: int) -> list[tuple[int, int]]:
         """Ranges of the vocabulary, one of which is worked on at a time."""
-        size = HEAD_ROWS if self.kernel == "quantized" else max(1, HEAD_ELEMENTS // hidden_size)
-        for start in range(0, self.vocab_size, size):
-            yield start, min(start + size, self.vocab_size)
+        return pieces.ranges(self.vocab_size, pieces.head_rows(hidden_size, self.kernel == "quantized"))
 
 
 def forward_backward(n: mx.array, labels: np.ndarray, head: Head, full: bool = False) -> tuple[mx.array, mx.array]:
@@ -102,7 +99,7 @@ def _online(x: mx.array, targets: np.ndarray, head: Head) -> tuple[mx.array, mx.
 
 def _full(x: mx.array, targets: np.ndarray, head: Head) -> tuple[mx.array, mx.array]:
     """The same with all logits (R × vocab) at once."""
-    chunks = list(head.chunks(x.shape[-1]))
+    chunks = head.chunks(x.shape[-1])
     z = mx.zeros((len(targets), head.vocab_size))
     for start, stop in chunks:
         z[:, start:stop] = _capped(frozen_matmul.forward(x, head.part(start, stop)), head.softcap)

@@ -2,7 +2,8 @@
 
 Two kernels compute the same products. `quantized` is MLX's own (fast on Metal, no temporary). `dequantize` turns row
 blocks of W₀ into float32 and multiplies those: 10 to 20 times faster than `quantized` on the CPU backend, the fallback
-wherever `quantized` fails the self-check (ops/self_check.py), and never more than BLOCK_ELEMENTS of W₀ in float at once.
+wherever `quantized` fails the self-check (ops/self_check.py), and never more than BLOCK_ELEMENTS (pieces.py) of W₀
+in float at once.
 
 W₀ may lie in a file (`Stored`). Then it is read row block by row block, each one gone before the next is read.
 """
@@ -12,7 +13,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from mesp_core.ops.pieces import BLOCK_ELEMENTS, STORED_BYTES
+from mesp_core.ops import pieces
 
 
 class Stored(Protocol):
@@ -195,28 +196,22 @@ def dequantized_rows(linear: FrozenLinear, rows: slice | mx.array) -> mx.array:
 
 def row_blocks(linear: FrozenLinear) -> list[tuple[int, int]]:
     """The row ranges that `dequantize` works through."""
-    return _ranges(linear.out_features, BLOCK_ELEMENTS // linear.in_features)
+    return pieces.ranges(linear.out_features, pieces.dequantized_rows(linear.in_features))
 
 
 def stored_blocks(linear: FrozenLinear) -> list[tuple[int, int]]:
     """The row ranges in which `quantized` reads and multiplies a layer that lies in a file.
 
-    The self-check has to try `outputs(linear, start, stop)` for each size among these, see engine/block.py.
+    The self-check has to try `outputs(linear, start, stop)` for each size among these, see engine/used_shapes.py.
     """
     row = sum(a.nbytes for a in (linear.weight, linear.scales, linear.biases) if a is not None) // linear.out_features
-    rows = STORED_BYTES // row
-    return _ranges(linear.out_features, rows // 64 * 64 or rows)  # MLX's kernels are fastest where 64 divides the rows
+    return pieces.ranges(linear.out_features, pieces.stored_rows(row))
 
 
 def _blocks(linear: FrozenLinear, fast: bool) -> list[tuple[int, int]]:
     if not fast:
         return row_blocks(linear)
     return stored_blocks(linear) if linear.stored else [(0, linear.out_features)]
-
-
-def _ranges(rows: int, at_once: int) -> list[tuple[int, int]]:
-    at_once = max(1, at_once)
-    return [(start, min(start + at_once, rows)) for start in range(0, rows, at_once)]
 
 
 def _multiplies_as_stored(x: mx.array, linear: FrozenLinear) -> bool:

@@ -1,6 +1,7 @@
 """How much is worked on at a time. Said once, for the engine that works and the planner that foretells. Loads no MLX.
 
-Every number is the smallest that is not slow, or the largest that still gains speed; where, is said by whoever uses it.
+Each number was measured: it is either the smallest that costs no speed, or the largest that still gains some. The functions
+below make sizes of them; nobody else computes a size on their own, so that a plan cannot drift from what it foretells.
 """
 
 # Rows of (tokens × …) arrays: by lean and by the loss, and of a norm's backward, which takes several float32 arrays.
@@ -16,3 +17,48 @@ MLP_FEATURES, MESP_FEATURES = 1024, 256
 # Of attention: rows (queries, times the query heads of a key/value head) and keys of the one tile of probabilities. At 256
 # tokens half of either takes 10 % longer and 0.6 MB less, twice of either is no faster and takes 1.2 MB more.
 TILE_ROWS, TILE_KEYS = 512, 256
+
+
+def ranges(total: int, at_once: int) -> list[tuple[int, int]]:
+    """0…total-1 cut into (start, stop), the last of which may be shorter."""
+    at_once = max(1, at_once)
+    return [(start, min(start + at_once, total)) for start in range(0, total, at_once)]
+
+
+def dequantized_rows(in_features: int) -> int:
+    """Rows of a frozen matrix that are dequantised at once."""
+    return max(1, BLOCK_ELEMENTS // in_features)
+
+
+def stored_rows(row_bytes: int) -> int:
+    """Rows of a frozen matrix that the quantised kernel reads from the file at once, `row_bytes` each as it is stored."""
+    rows = STORED_BYTES // row_bytes
+    return max(1, rows // 64 * 64 or rows)  # MLX's kernels are fastest where 64 divides the rows
+
+
+def head_rows(hidden_size: int, quantized: bool) -> int:
+    """Of the vocabulary: how much of it the loss works on at once."""
+    return HEAD_ROWS if quantized else max(1, HEAD_ELEMENTS // hidden_size)
+
+
+def mlp_features(hidden_size: int, part_elements: int, group_size: int | None, quantized: bool) -> int:
+    """Of the MLP's intermediate features: how many at once, cut between groups of the matrix that takes them in.
+
+    `part_elements` counts only where matrices are dequantised.
+    """
+    unit = group_size or 1
+    features = MLP_FEATURES if quantized else part_elements // hidden_size
+    return max(unit, features // unit * unit)
+
+
+def mesp_part_elements(hidden_size: int) -> int:
+    """Elements of an MLP matrix that mesp's backward dequantises at once."""
+    return min(BLOCK_ELEMENTS, MESP_FEATURES * hidden_size)
+
+
+def query_tile(group: int) -> int:
+    """Queries of a tile of scores, of each of the `group` query heads that share a key/value head.
+
+    A power of two, and no more than keys: a tile on the diagonal then holds at least one key of each query.
+    """
+    return 1 << max(1, min(TILE_ROWS // group, TILE_KEYS)).bit_length() - 1

@@ -16,7 +16,7 @@ from mesp_core.engine.lean import Lean
 from mesp_core.engine.shape import BlockShape
 from mesp_core.lifetimes.keep import Keep
 from mesp_core.models.checkpoint import open_checkpoint
-from mesp_core.ops import attention
+from mesp_core.ops import pieces
 from mesp_core.settings.run_config import RunConfig
 from mesp_core.training.build import build_method
 from mesp_core.weights.weights import Weights
@@ -158,8 +158,8 @@ def in_small_pieces(monkeypatch):
     monkeypatch.setattr(chunks, "TOKENS", 16)
     monkeypatch.setattr(token_loss, "TOKENS", 9)
     monkeypatch.setattr(norm, "NORM_TOKENS", 7)
-    monkeypatch.setattr(attention, "TILE_ROWS", 24)
-    monkeypatch.setattr(attention, "TILE_KEYS", 16)
+    monkeypatch.setattr(pieces, "TILE_ROWS", 24)
+    monkeypatch.setattr(pieces, "TILE_KEYS", 16)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mesp_core.ops import cross_entropy, frozen_matmul
+from mesp_core.ops import cross_entropy, frozen_matmul, pieces
 from mesp_core.ops.cross_entropy import Head
 from mesp_core.ops.frozen_matmul import FrozenLinear
 
@@ -26,7 +26,7 @@ def settings(monkeypatch):
     """No buffer cache, small blocks. Skipped where MLX was told to evaluate breadth first."""
     if os.environ["MLX_BFS_MAX_WIDTH"] != "1":
         pytest.skip("MLX_BFS_MAX_WIDTH is set to something else than 1")
-    monkeypatch.setattr(frozen_matmul, "BLOCK_ELEMENTS", IN * BLOCK_ROWS)
+    monkeypatch.setattr(pieces, "BLOCK_ELEMENTS", IN * BLOCK_ROWS)
     before = mx.set_cache_limit(0)
     yield
     mx.set_cache_limit(before)
@@ -102,7 +102,7 @@ def test_the_blocks_are_what_keeps_it_low(layer, noise, monkeypatch):
     linear, g = layer(4), noise(1, TOKENS, OUT)
     mx.eval(g)
     by_blocks = extra_peak(lambda: frozen_matmul.backward(g, linear))
-    monkeypatch.setattr(frozen_matmul, "BLOCK_ELEMENTS", IN * OUT)
+    monkeypatch.setattr(pieces, "BLOCK_ELEMENTS", IN * OUT)
     whole = extra_peak(lambda: frozen_matmul.backward(g, linear))
     assert whole >= WHOLE_BYTES > 6 * by_blocks
 
@@ -120,7 +120,7 @@ def test_a_traced_forward_keeps_no_float_copy_for_its_backward(layer, noise):
 
 def test_the_loss_never_holds_all_logits(layer, noise, monkeypatch):
     """Of the labelled rows only, here one in eight; four times the vocabulary takes no more."""
-    monkeypatch.setattr(cross_entropy, "HEAD_ELEMENTS", BLOCK_ROWS * IN)
+    monkeypatch.setattr(pieces, "HEAD_ELEMENTS", BLOCK_ROWS * IN)
     peaks = []
     for vocab in (5000, 20000):
         head, n = layer(4, out_features=vocab), noise(1, 8 * TOKENS, IN)

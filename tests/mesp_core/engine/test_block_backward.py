@@ -10,7 +10,7 @@ import pytest
 from mesp_core.adapters.adapter import initial_adapters
 from mesp_core.data.batches import Batch
 from mesp_core.engine import block as decoder_block
-from mesp_core.engine import mesp, mlp
+from mesp_core.engine import mlp
 from mesp_core.engine.autodiff import Autodiff
 from mesp_core.engine.blockwise import Blockwise
 from mesp_core.engine.lean import Lean
@@ -20,7 +20,7 @@ from mesp_core.methods import record as kinds
 from mesp_core.methods.registry import METHODS
 from mesp_core.models.architecture import PROJECTIONS
 from mesp_core.models.checkpoint import open_checkpoint
-from mesp_core.ops import lora_linear
+from mesp_core.ops import lora_linear, pieces
 from mesp_core.ops.lora_linear import LoRA
 from mesp_core.ops.rope import Rotation
 from mesp_core.settings.run_config import RunConfig
@@ -198,8 +198,8 @@ def test_the_mlp_by_parts_is_the_whole(kernel, targets, make_block, make_adapter
     x, g = noise(2, 7, HIDDEN, seed=1), noise(2, 7, HIDDEN, seed=2)
     expected, expected_gradients = BACKWARDS["mebp"](g, x, block, adapters, SHAPE)
     for features, parts in ((32, 3), (64, 2)):
-        monkeypatch.setattr(mesp, "MESP_FEATURES", features)
-        monkeypatch.setattr(mlp, "MLP_FEATURES", features)
+        monkeypatch.setattr(pieces, "MESP_FEATURES", features)
+        monkeypatch.setattr(pieces, "MLP_FEATURES", features)
         gate, _, down = mlp.one_kernel(block.linears)
         assert len(list(mlp.feature_ranges(gate, down, features * HIDDEN))) == parts
         dx, gradients = BACKWARDS["mesp"](g, x, block, adapters, SHAPE)

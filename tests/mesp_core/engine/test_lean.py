@@ -8,7 +8,7 @@ from mesp_core.data.batches import Batch
 from mesp_core.engine import mlp
 from mesp_core.engine.autodiff import Autodiff
 from mesp_core.models.architecture import PROJECTIONS
-from mesp_core.ops import attention, exponential
+from mesp_core.ops import attention, exponential, pieces
 
 OTHERS = ("qwen2", "llama", "float")
 DISK = "inputs=disk:tmpfs"  # wherever the tests' folder is
@@ -124,7 +124,7 @@ class TestKept:
     def test_with_the_quantised_kernel(
         self, keep, model_of, odd, judged, lean_with, assert_same, in_small_pieces, monkeypatch
     ):
-        monkeypatch.setattr(mlp, "MLP_FEATURES", 64)
+        monkeypatch.setattr(pieces, "MLP_FEATURES", 64)
         model = model_of("mixed")
         engine = lean_with(model, kernel="quantized", **KEEPS[keep])
         assert_same(engine.loss_and_gradients(model.adapters, odd, 1 / odd.tokens), judged(model, odd), loss_bound=2e-6)

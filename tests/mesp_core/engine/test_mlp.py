@@ -8,6 +8,7 @@ import pytest
 from mesp_core.engine import mlp
 from mesp_core.engine.gradient_sums import GradientSums
 from mesp_core.engine.mlp import Activations
+from mesp_core.ops import pieces
 from mesp_core.ops.lora_linear import LoRA
 
 TOKENS, HIDDEN, INNER, RANK, SCALE = 11, 64, 192, 3, 1.6
@@ -87,7 +88,7 @@ def both_ways(g, n, linears, adapters, part_elements, kept, rows_at_once=TOKENS)
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_by_ranges_it_is_the_whole(kind, parts, kernel, layers, loras, noise, plain, assert_close, monkeypatch):
-    monkeypatch.setattr(mlp, "MLP_FEATURES", max(1, min(INNER, parts // HIDDEN)))
+    monkeypatch.setattr(pieces, "MLP_FEATURES", max(1, min(INNER, parts // HIDDEN)))
     (linears, dense), adapters = layers(kind, kernel), loras()
     n, g = noise(TOKENS, HIDDEN, seed=1), noise(TOKENS, HIDDEN, seed=2)
     nothing = Activations((), TOKENS, INNER, mx.float32)
@@ -137,7 +138,7 @@ def test_one_layer_that_cannot_be_trusted_takes_all_off_the_kernel(layers):
 @pytest.mark.parametrize("kernel", ["dequantize", "quantized"])
 @pytest.mark.parametrize("part_elements", [1, 40 * HIDDEN, 64 * HIDDEN, 191 * HIDDEN, 10**9])
 def test_ranges_are_every_feature_once_between_groups(part_elements, kernel, kind, layers, monkeypatch):
-    monkeypatch.setattr(mlp, "MLP_FEATURES", 64)
+    monkeypatch.setattr(pieces, "MLP_FEATURES", 64)
     gate, _, down = mlp.one_kernel(layers(kind, kernel)[0])
     ranges = list(mlp.feature_ranges(gate, down, part_elements))
     assert [feature for part in ranges for feature in range(part.start, part.stop)] == list(range(INNER))

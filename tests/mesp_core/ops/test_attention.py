@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesp_core.ops import attention
+from mesp_core.ops import attention, pieces
 
 # (batch, query heads, key/value heads, positions, head dim)
 SHAPES = [
@@ -189,8 +189,8 @@ def tiles(monkeypatch):
     """tiles(rows, keys): so small that a few positions fill several of them."""
 
     def make(rows, keys):
-        monkeypatch.setattr(attention, "TILE_ROWS", rows)
-        monkeypatch.setattr(attention, "TILE_KEYS", keys)
+        monkeypatch.setattr(pieces, "TILE_ROWS", rows)
+        monkeypatch.setattr(pieces, "TILE_KEYS", keys)
 
     return make
 

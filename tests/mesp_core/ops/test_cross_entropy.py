@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mesp_core.ops import cross_entropy, frozen_matmul
+from mesp_core.ops import cross_entropy, frozen_matmul, pieces
 from mesp_core.ops.cross_entropy import Head
 
 VOCAB, HIDDEN = 61, 32
@@ -27,8 +27,8 @@ def reference(plain, n, labels, dense):
 @pytest.fixture(autouse=True, params=[61, 60, 16, 1], ids=lambda rows: f"{rows} entries at a time")
 def chunk(request, monkeypatch):
     """The vocabulary whole, in chunks the last of which is shorter, and entry by entry."""
-    monkeypatch.setattr(cross_entropy, "HEAD_ELEMENTS", request.param * HIDDEN)
-    monkeypatch.setattr(cross_entropy, "HEAD_ROWS", request.param)
+    monkeypatch.setattr(pieces, "HEAD_ELEMENTS", request.param * HIDDEN)
+    monkeypatch.setattr(pieces, "HEAD_ROWS", request.param)
     return request.param
 
 
@@ -74,7 +74,7 @@ def test_softcapped_logits(cap, scale, full, labels, make_linear, noise, assert_
 
 
 def test_more_than_one_row_block_of_the_vocabulary(make_linear, noise, plain, assert_close, monkeypatch):
-    monkeypatch.setattr(frozen_matmul, "BLOCK_ELEMENTS", 7 * HIDDEN)
+    monkeypatch.setattr(pieces, "BLOCK_ELEMENTS", 7 * HIDDEN)
     labels = np.array(LABELS["masked in the middle"])
     head, dense, _ = make_linear(VOCAB, HIDDEN, bits=4)
     n = noise(*labels.shape, HIDDEN)

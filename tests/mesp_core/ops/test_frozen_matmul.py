@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mesp_core.models.safetensors import read_header
-from mesp_core.ops import frozen_matmul
+from mesp_core.ops import frozen_matmul, pieces
 from mesp_core.weights.stored_tensor import StoredTensor
 
 KERNELS = ("quantized", "dequantize")
@@ -104,7 +104,7 @@ def test_float16_scales_cost_nothing_in_float32(make_linear, noise, relative_err
 @pytest.mark.parametrize("format", [None, (4, 32)], ids=str)
 @pytest.mark.parametrize("elements", [1, 64, 3 * 64, 36 * 64 + 5, 37 * 64, 10**9])
 def test_row_blocks_that_do_not_divide_the_rows(elements, format, make_linear, noise, plain, assert_close, monkeypatch):
-    monkeypatch.setattr(frozen_matmul, "BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(pieces, "BLOCK_ELEMENTS", elements)
     linear, dense, bias = make_linear(37, 64, **quantised(format), bias=True)
     assert len(frozen_matmul.row_blocks(linear)) == -(-37 // max(1, elements // 64))
     x, g = noise(2, 3, 64), noise(2, 3, 37, seed=2)
@@ -139,7 +139,7 @@ def test_any_shape_and_any_block_size(
 ):
     in_features = groups * (format[1] if format else 20)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frozen_matmul, "BLOCK_ELEMENTS", elements)
+        patch.setattr(pieces, "BLOCK_ELEMENTS", elements)
         linear, dense, _ = make_linear(out_features, in_features, **quantised(format), kernel=kernel)
         blocks = frozen_matmul.row_blocks(linear)
         assert [row for start, stop in blocks for row in range(start, stop)] == list(range(out_features))
@@ -187,8 +187,8 @@ def test_a_layer_in_its_file_multiplies_as_one_in_memory(
     y, dx = x @ dense.T + linear.bias.astype(mx.float32), g @ dense
     row = (linear.weight.nbytes + (0 if format is None else 2 * linear.scales.nbytes)) // 150
     for elements, packed in ((10**9, 10**9), (40 * 384, 70 * row)):
-        monkeypatch.setattr(frozen_matmul, "BLOCK_ELEMENTS", elements)
-        monkeypatch.setattr(frozen_matmul, "STORED_BYTES", packed)
+        monkeypatch.setattr(pieces, "BLOCK_ELEMENTS", elements)
+        monkeypatch.setattr(pieces, "STORED_BYTES", packed)
         assert_close(frozen_matmul.forward(x, stored), y, name="y")
         assert_close(frozen_matmul.backward(g, stored), dx, name="dx")
     assert frozen_matmul.stored_blocks(stored) == [(0, 64), (64, 128), (128, 150)]
@@ -214,7 +214,7 @@ def test_many_row_blocks_in_16_bits_are_added_in_float32(dtype, make_linear, sto
     """1024 rows in 16 blocks: what the blocks' own products are, summed and rounded once."""
     linear, dense, _ = make_linear(1024, 64, bits=4, dtype=dtype, kernel="quantized")
     g = noise(5, 1024, dtype=dtype)
-    monkeypatch.setattr(frozen_matmul, "STORED_BYTES", 64 * 40)
+    monkeypatch.setattr(pieces, "STORED_BYTES", 64 * 40)
     blocks = frozen_matmul.stored_blocks(linear)
     assert len(blocks) >= 16
     products = [frozen_matmul.backward(g[:, a:b], frozen_matmul.outputs(linear, a, b)) for a, b in blocks]

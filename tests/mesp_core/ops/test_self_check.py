@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from mesp_core.data.batches import Batch
-from mesp_core.engine import mlp, token_loss
 from mesp_core.engine import rowwise as chunks
+from mesp_core.engine import token_loss
 from mesp_core.engine.blockwise import Blockwise
 from mesp_core.engine.shape import BlockShape
 from mesp_core.engine.used_shapes import used_shapes
@@ -16,6 +16,7 @@ from mesp_core.lifetimes.keep import Keep
 from mesp_core.methods.registry import METHODS
 from mesp_core.models.architecture import projection_path
 from mesp_core.models.checkpoint import open_checkpoint
+from mesp_core.ops import pieces
 from mesp_core.ops.self_check import check_kernel
 from mesp_core.settings.run_config import RunConfig
 from mesp_core.training.build import build_method
@@ -175,7 +176,7 @@ def test_a_kernel_wrong_only_for_the_parts_of_an_mlp_is_found(
     features, names, method, qwen2_folder, plant, batch, adapters_for, relative_error, monkeypatch
 ):
     """The MLP takes 96 features as 64 and 32: shapes that no whole layer has."""
-    monkeypatch.setattr(mlp, "MLP_FEATURES", 64)
+    monkeypatch.setattr(pieces, "MLP_FEATURES", 64)
     checkpoint = open_checkpoint(qwen2_folder)
     adapters = adapters_for(checkpoint)
     _, expected = run(Weights(checkpoint, mx.float32, "dequantize"), adapters, batch)

@@ -9,7 +9,7 @@ import pytest
 from mesp_core.errors import CheckpointError
 from mesp_core.models.architecture import projection_path
 from mesp_core.models.checkpoint import open_checkpoint
-from mesp_core.ops import frozen_matmul
+from mesp_core.ops import frozen_matmul, pieces
 from mesp_core.weights.stored_tensor import StoredTensor
 from mesp_core.weights.weights import Weights, default_kernel
 
@@ -269,8 +269,8 @@ def test_a_streamed_product_holds_a_row_block_and_nothing_afterwards(
     name, kernel, wide, noise, monkeypatch, no_buffer_cache
 ):
     """Beyond its result, each product holds what it is given a block of: packed, and in float32 if that is made of it."""
-    monkeypatch.setattr(frozen_matmul, "BLOCK_ELEMENTS", 32_768)
-    monkeypatch.setattr(frozen_matmul, "STORED_BYTES", 65_536)
+    monkeypatch.setattr(pieces, "BLOCK_ELEMENTS", 32_768)
+    monkeypatch.setattr(pieces, "STORED_BYTES", 65_536)
     linear = Weights(open_checkpoint(wide), mx.float32, kernel).lazy_block(0).linears[name]
     x, g = noise(4, linear.in_features), noise(4, linear.out_features)
     mx.eval(x, g)
