@@ -16,6 +16,10 @@ _METHODS = (
     ("#009e73", "#3fd6a9"),
     ("#aa4499", "#e48bd4"),
     ("#2a1166", "#8f5cff"),
+    # of methods to come
+    ("#007f8c", "#4fd0dd"),
+    ("#6b5b00", "#d6c24a"),
+    ("#9e1b54", "#ff7fb0"),
 )
 # for methods with options, in the order they come
 _OTHERS = (("#b8860b", "#f0c75e"), ("#5e4fa2", "#a99df0"), ("#7a7a7a", "#b5b5b5"), ("#8c2d04", "#f0956a"))
