@@ -22,8 +22,8 @@ QKV = ("q_proj", "k_proj", "v_proj")
 class Attended:
     """What attention leaves for the backward, which empties it.
 
-    q, k (turned), v, o: per head, (B × H × L × D). lse: of the scores, where they were tiled. x2: (T × C), attention's
-    result. h: of each projection, if it was asked for.
+    q, k (turned), v, o: per head, (B × H × L × D). lse: of the scores, where they were tiled. x2: (T × C) or x's shape,
+    attention's result. h: of each projection, if it was asked for.
     """
 
     q: mx.array | None
@@ -48,9 +48,9 @@ def forward(
 
     `lengths`: the tokens of each sample, which tiled scores do not go beyond. `keep_h`: at the pace `WHOLE` only.
     """
-    batch, length, width = x.shape
+    batch, length, _ = x.shape
     tokens = batch * length
-    x, h = x.reshape(tokens, width), {}
+    x, h = pace.flat(x), {}
     keep = h if keep_h else None
 
     def project(rows: slice) -> tuple[mx.array, ...]:
@@ -66,7 +66,7 @@ def forward(
         o, lse = attention.tiled_forward(q, k, v, shape.scale, lengths)
     else:
         o, lse = attention.forward(q, k, v, shape.scale), None
-    o = join_heads(o).reshape(tokens, -1)  # what is kept per head is a view of it
+    o = pace.flat(join_heads(o))  # what is kept per head is a view of it
     pace.settle(o)
     (x2,) = pace.rowwise(tokens, lambda rows: (x[rows] + pace.linear(o[rows], "o_proj", block, adapters, keep),))
     return Attended(q, k, v, split_heads(o.reshape(batch, length, -1), shape.heads), lse, x2, h)

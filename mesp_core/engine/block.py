@@ -48,7 +48,7 @@ def backward(
     kept = activations.pop() if activations else NOTHING_KEPT
     width, sums = x.shape[-1], GradientSums()
     g = g.reshape(-1, width)
-    x2, attended.x2 = attended.x2, None
+    x2, attended.x2 = attended.x2.reshape(-1, width), None
 
     def through_mlp(rows: slice) -> tuple[mx.array]:
         weight = block.norms[shape.mlp_norm]

@@ -26,6 +26,10 @@ class Pace:
 
     by_rows: bool
 
+    def flat(self, x: mx.array) -> mx.array:
+        """(B × L × C) -> (T × C) where rows are cut. `WHOLE` makes no view: MLX writes into no memory that a view shares."""
+        return x.reshape(-1, x.shape[-1]) if self.by_rows else x
+
     def rowwise(self, tokens: int, work: Callable[[slice], tuple[mx.array, ...]]) -> tuple[mx.array, ...]:
         """`work(rows)` -> arrays of these rows, for all rows; evaluated where it goes by rows."""
         return rowwise(tokens, work) if self.by_rows else work(slice(None))
