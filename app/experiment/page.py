@@ -62,8 +62,8 @@ class Page(QWidget):
         for line in self.findChildren(QLineEdit):  # or a file dropped there would be typed; the window selects it
             line.setAcceptDrops(False)
         self._setting = False
-        self.set_config(RunConfig(), keep=UNTOUCHED)  # those begin as they are
-        self.preset.picked.connect(lambda config: self.set_config(config, keep=UNTOUCHED))
+        self.set_config(RunConfig(), but=UNTOUCHED)  # those begin as they are
+        self.preset.picked.connect(lambda config: self.set_config(config, but=UNTOUCHED))
         for source in (*self.fields.values(), self.methods, self.advanced.further):
             source.changed.connect(self._tell)
         self.advanced.interleave.toggled.connect(self._tell)
@@ -72,12 +72,12 @@ class Page(QWidget):
         """RunConfig's fields but `method`, as they stand there: what is no number is text."""
         return {name: field.value() for name, field in self.fields.items()}
 
-    def set_config(self, config: RunConfig, keep: tuple[str, ...] = ()) -> None:
-        """Set every field but those to `keep`; `changed` is told once."""
+    def set_config(self, config: RunConfig, but: tuple[str, ...] = ()) -> None:
+        """Set every field but these; `changed` is told once."""
         wanted = config.to_dict()
         self._setting = True
         for name, field in self.fields.items():
-            if name not in keep:
+            if name not in but:
                 field.set_value(wanted[name])
         self._setting = False
         self._tell()

@@ -8,9 +8,8 @@ from mesp_core.machine.memory import MB, Meter
 from mesp_core.processes.parent_side import Child, Reply
 from mesp_core.processes.start import blas_for_child
 
-# In a method's name: the allocator's peak of mebp's first step in the same trial, such as 190000KB.
-# In a trial's method this stands for the peak of the baseline, once that was measured.
 BASELINE = "mebp"
+# In a method's name: the allocator's peak of the baseline's first step in the same trial, as a size such as 190000KB.
 BASELINE_PEAK = "peak-of-mebp"
 
 

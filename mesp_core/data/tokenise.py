@@ -110,7 +110,7 @@ def _cached_or_made(
                 continue  # nobody knows which of the two the samples were made with
             entry = store / _key(content, models, options)
             _give_name(folder, entry)
-        _prune(store, keep=entry)
+        _prune(store, spare=entry)
     tokens = _open(entry)
     if tokens is None:
         raise MespError(
@@ -219,7 +219,7 @@ def _run_child(request: dict[str, Any], on_progress: OnProgress | None) -> dict[
     return ask("mesp_core.data.tokenise_child", request, f"Tokenising {request['data']} failed", on_wait)
 
 
-def _prune(store: Path, keep: Path) -> None:
+def _prune(store: Path, spare: Path) -> None:
     """Remove all but the most recently used entries, and what killed processes left; nothing else. Never fails."""
     entries, now = [], time.time()
     try:
@@ -231,7 +231,7 @@ def _prune(store: Path, keep: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
     except OSError:
         return  # another process is pruning too
-    entries.sort(reverse=True, key=lambda item: (item[1] == keep, item[0]))
+    entries.sort(reverse=True, key=lambda item: (item[1] == spare, item[0]))
     for _, path in entries[MAX_ENTRIES:]:
         with suppress(MespError):
             _remove(path)

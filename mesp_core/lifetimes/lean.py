@@ -1,4 +1,7 @@
-"""The moments of engine/lean.py: what one block's passes hold, by lifetimes read off that file line by line."""
+"""The moments of lean: what one block's passes hold.
+
+They are read off engine/attention.py, at the pace `ROWS`, engine/mlp.py and engine/block.py, line by line.
+"""
 
 from collections.abc import Iterable
 
@@ -17,7 +20,7 @@ def attended(s: Sizes) -> float:
 
 
 def attend(s: Sizes) -> list[Moment]:
-    """`_attend`, beside its x."""
+    """engine/attention.py's `forward`, beside its x."""
     q, kv = s.of_item(s.tokens, s.queries), s.of_item(s.tokens, s.keys)
     found = []
     for rows, filled in s.chunks():
@@ -45,7 +48,7 @@ def attend(s: Sizes) -> list[Moment]:
 
 
 def mlp_forward(s: Sizes, part_elements: int, kept: bool) -> list[Moment]:
-    """`rows_of_y`, beside x₂ and what is kept; `kept`: whether values are written to what is kept."""
+    """engine/mlp.py's `forward` and the norm before it, beside x₂ and what is kept; `kept`: whether anything is."""
     found, entry = [], s.linear("gate_proj")
     features = s.features(part_elements)
     part, floats = s.weights(entry, features * s.hidden), s.floats(features * s.hidden)
@@ -68,7 +71,7 @@ def mlp_forward(s: Sizes, part_elements: int, kept: bool) -> list[Moment]:
 
 
 def mlp_backward(s: Sizes, part_elements: int, held: tuple[str, ...], chunks: Iterable[tuple[int, bool]]) -> list[Moment]:
-    """mlp.py's backward and the norm's, beside x₂, g and what is kept; `held`: which activations are."""
+    """engine/mlp.py's `backward` and the norm's, beside x₂, g and what is kept; `held`: which activations are."""
     found, entry = [], s.linear("gate_proj")
     features = s.features(part_elements)
     part, floats = s.weights(entry, features * s.hidden), s.floats(features * s.hidden)
@@ -96,7 +99,7 @@ def mlp_backward(s: Sizes, part_elements: int, held: tuple[str, ...], chunks: It
 
 
 def second_norm_backward(s: Sizes) -> list[Moment]:
-    """The rest of `through_mlp`, beside x₂ and g."""
+    """The rest of `through_mlp` in engine/block.py, beside x₂ and g."""
     sums = sum(s.adapter(name) for name in MLP_NAMES)
     found = []
     for rows, filled in s.chunks():
@@ -106,7 +109,7 @@ def second_norm_backward(s: Sizes) -> list[Moment]:
 
 
 def attention_backward(s: Sizes) -> list[Moment]:
-    """From o_proj's backward to the block's ∂x, beside x, g (∂L/∂x₂) and the MLP's gradients."""
+    """engine/attention.py's `backward`, from o_proj to the block's ∂x, beside x, g (∂L/∂x₂) and the MLP's gradients."""
     q, kv = s.of_item(s.tokens, s.queries), s.of_item(s.tokens, s.keys)
     everything, found = attended(s), []
     copies = {COPIES: s.adapter32("o_proj")}

@@ -33,7 +33,7 @@ def compare(
 ) -> Results:
     """Run `methods` on `config`, from finding the model to OUT/results.json, and return what each did.
 
-    `on_event` hears everything as it comes; what it raises ends the run and comes out of here. How each method's run ended
+    `on_event` hears everything as it comes; what it raises ends the run and comes out of here. How each method run ended
     is in `results.methods[method].outcome`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How a method's run ended."""
+"""How a method run ended: one method's part of a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. `kind` is finished, stopped, or what went wrong; `message` says it to a person.
+    """How a method run ended. `kind` is finished, stopped, or what went wrong; `message` says it to a person.
 
     kind: finished | stopped | killed | crashed | silent | memory-limit | or the kind of the worker's own error.
     """
@@ -21,7 +21,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the run ended as it should."""
+        """Whether the method run ended as it should."""
         return self.kind in ("finished", "stopped")
 
     def __str__(self) -> str:

@@ -136,7 +136,7 @@ class Results:
             result.log.append(f"{event.level}: {event.message}")
 
     def end(self, method: str, outcome: Outcome) -> None:
-        """Note how a method's run ended."""
+        """Note how a method run ended."""
         self.methods.setdefault(method, MethodResult()).outcome = outcome
 
     def summary(self, method: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The parent side of a run: starts the worker, measures it, hears its events, stops it, and says how it ended."""
+"""The parent side of a method run: starts the worker, measures it, hears its events, stops it, and says how it ended."""
 
 import json
 import math
@@ -22,7 +22,7 @@ START_S = 120.0  # the first load of MLX's libraries may be scanned by the syste
 
 
 class Session:
-    """One run of one method in one child process.
+    """A method run: one method of a run, in one child process.
 
         session = Session(job)
         for event in session.run():

@@ -84,7 +84,7 @@ class StepUpdate:
             self._apply(part)
 
     def _apply(self, part: AdapterTree) -> None:
-        self._undo.keep(part)
+        self._undo.lay_aside(part)
         self._update.apply(part)
 
     def _add_sums(self, part: AdapterTree) -> None:

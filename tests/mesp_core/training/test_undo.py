@@ -50,7 +50,7 @@ def test_several_parts_are_taken_back_bit_for_bit(adapters, on_disk, told, tmp_p
         on_disk.begin_step()
         assert on_disk.whole
         for part in (PATHS[2:], PATHS[1:2]):
-            on_disk.keep(part)
+            on_disk.lay_aside(part)
             assert not on_disk.whole
             change(adapters, *part)
         assert bits(adapters) != before
@@ -62,7 +62,7 @@ def test_several_parts_are_taken_back_bit_for_bit(adapters, on_disk, told, tmp_p
 
 
 def test_a_step_that_is_whole_is_not_taken_back(adapters, on_disk):
-    on_disk.keep(PATHS[:1])
+    on_disk.lay_aside(PATHS[:1])
     change(adapters, *PATHS[:1])
     on_disk.begin_step()
     before = bits(adapters)
@@ -79,7 +79,7 @@ def test_where_all_change_at_once_no_file_is_made(adapters, told):
 
     undo = Undo(adapters, refuse, told.append)
     undo.begin_step()
-    undo.keep(PATHS)
+    undo.lay_aside(PATHS)
     undo.restore()
     assert not undo.whole
     undo.begin_step()
@@ -95,7 +95,7 @@ def test_a_folder_that_is_not_there_to_be_had(adapters, tmp_path, told):
     for _ in range(2):
         undo.begin_step()
         assert undo.whole
-        undo.keep(PATHS[:1])
+        undo.lay_aside(PATHS[:1])
         change(adapters, *PATHS[:1])
         changed = bits(adapters)
         undo.restore()
@@ -135,7 +135,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_step(adapters, told):
     undo = Undo(adapters, lambda: stack, told.append)
     undo.begin_step()
     for part in (PATHS[2:], PATHS[1:2]):
-        undo.keep(part)
+        undo.lay_aside(part)
         change(adapters, *part)
     undo.restore()
     assert not undo.whole and len(told) == 1 and told[0].startswith("No room. ") and stack.closed
@@ -144,7 +144,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_step(adapters, told):
 def test_a_file_that_cannot_be_read_back(adapters, told):
     undo = Undo(adapters, lambda: Failing(pops=1), told.append)
     undo.begin_step()
-    undo.keep(PATHS[:1])
+    undo.lay_aside(PATHS[:1])
     change(adapters, *PATHS[:1])
     undo.restore()
     assert not undo.whole
@@ -158,7 +158,7 @@ def test_a_real_disk_that_is_full(adapters, tmp_path, told, monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     undo = Undo(adapters, lambda: OnDisk(tmp_path, allow_tmpfs=True, holds="The adapters before a step"), told.append)
-    undo.keep(PATHS[:1])
+    undo.lay_aside(PATHS[:1])
     assert not undo.whole and told[0].startswith("The adapters before a step need 0.0 MB in ")
 
 
@@ -166,7 +166,7 @@ def test_without_a_stack_a_step_under_way_is_not_whole(adapters):
     undo = Undo(adapters)
     undo.begin_step()
     assert undo.whole
-    undo.keep(PATHS[:1])
+    undo.lay_aside(PATHS[:1])
     undo.restore()
     assert not undo.whole
     undo.close()
@@ -175,7 +175,7 @@ def test_without_a_stack_a_step_under_way_is_not_whole(adapters):
 def test_a_folder_in_memory_is_refused_as_elsewhere(adapters, told, monkeypatch, tmp_path):
     monkeypatch.setattr("mesp_core.engine.block_inputs.file_system", lambda folder: "tmpfs")
     undo = Undo(adapters, lambda: OnDisk(tmp_path), told.append)
-    undo.keep(PATHS[:1])
+    undo.lay_aside(PATHS[:1])
     assert "is memory" in told[0]
     with pytest.raises(UsageError):
         OnDisk(tmp_path)
