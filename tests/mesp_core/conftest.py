@@ -3,6 +3,7 @@
 Nothing here uses `mesp_core.ops`: the references stand on basic mlx.core and numpy operations alone.
 """
 
+import gc
 import json
 import os
 from types import SimpleNamespace
@@ -14,6 +15,19 @@ import pytest
 os.environ.setdefault("MLX_BFS_MAX_WIDTH", "1")
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@pytest.fixture
+def exact_memory():
+    """The allocator counts what a test makes and no more: no buffer cache, as in a worker, and nothing of tests before is
+    left to the garbage collector, which would let it go in the midst of this one."""
+    import mlx.core as mx
+
+    gc.collect()
+    mx.synchronize()
+    before = mx.set_cache_limit(0)
+    yield
+    mx.set_cache_limit(before)
 
 
 @pytest.fixture(scope="session")

@@ -22,14 +22,11 @@ DTYPES = [(mx.bfloat16, mx.float32), (mx.float32, mx.bfloat16)]  # of the scales
 
 
 @pytest.fixture(autouse=True)
-def settings(monkeypatch):
-    """No buffer cache, small blocks. Skipped where MLX was told to evaluate breadth first."""
+def settings(monkeypatch, exact_memory):
+    """Small blocks. Skipped where MLX was told to evaluate breadth first."""
     if os.environ["MLX_BFS_MAX_WIDTH"] != "1":
         pytest.skip("MLX_BFS_MAX_WIDTH is set to something else than 1")
     monkeypatch.setattr(pieces, "BLOCK_ELEMENTS", IN * BLOCK_ROWS)
-    before = mx.set_cache_limit(0)
-    yield
-    mx.set_cache_limit(before)
 
 
 def extra_peak(function):

@@ -99,29 +99,25 @@ def test_after_a_step_that_broke_off(stack, noise):
     assert same(stack.pop(), value)
 
 
-def test_on_disk_holds_no_memory_between_push_and_pop(make_disk):
+def test_on_disk_holds_no_memory_between_push_and_pop(make_disk, exact_memory):
     """Neither MLX nor the process: what a push and a pop need is the array itself."""
-    stack, limit = make_disk(), mx.set_cache_limit(0)
-    try:
-        before = mx.get_active_memory()
-        for _ in range(8):
-            x = mx.ones((1, 256, 1024))  # 1 MB
-            mx.eval(x)
-            mx.reset_peak_memory()
-            stack.push(x)
-            assert mx.get_peak_memory() - before <= MB + 64
-            x = None
-            assert mx.get_active_memory() - before <= 64
+    stack, before = make_disk(), mx.get_active_memory()
+    for _ in range(8):
+        x = mx.ones((1, 256, 1024))  # 1 MB
+        mx.eval(x)
         mx.reset_peak_memory()
-        for _ in range(8):
-            assert stack.pop().shape == (1, 256, 1024)
+        stack.push(x)
         assert mx.get_peak_memory() - before <= MB + 64
-    finally:
-        mx.set_cache_limit(limit)
+        x = None
+        assert mx.get_active_memory() - before <= 64
+    mx.reset_peak_memory()
+    for _ in range(8):
+        assert stack.pop().shape == (1, 256, 1024)
+    assert mx.get_peak_memory() - before <= MB + 64
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_private_memory_does_not_grow_with_what_is_on_disk(make_disk):
+def test_private_memory_does_not_grow_with_what_is_on_disk(make_disk, exact_memory):
     def private():
         return 1024 * int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0])
 
@@ -133,13 +129,10 @@ def test_private_memory_does_not_grow_with_what_is_on_disk(make_disk):
             stack.pop()
         return most
 
-    stack, limit = make_disk(), mx.set_cache_limit(0)
-    try:
-        step(4)
-        before = private()
-        assert step(32) - before < 3 * MB  # of 32
-    finally:
-        mx.set_cache_limit(limit)
+    stack = make_disk()
+    step(4)
+    before = private()
+    assert step(32) - before < 3 * MB  # of 32
 
 
 # --- the file

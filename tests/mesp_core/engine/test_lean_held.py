@@ -1,7 +1,5 @@
 """What is held while a step goes on, to the byte: what is kept, block inputs, and nothing from one step to the next."""
 
-import gc
-
 import mlx.core as mx
 import pytest
 
@@ -17,13 +15,7 @@ ACTIVATION = TOKENS * 192 * FLOAT
 EVERYTHING = {"attention": 3, "gate": 3, "up": 3, "sigma": 3}
 
 
-@pytest.fixture(autouse=True)
-def no_buffer_cache():
-    """As in the worker. What tests before left to the garbage collector goes now, not in the midst of a step."""
-    gc.collect()
-    before = mx.set_cache_limit(0)
-    yield
-    mx.set_cache_limit(before)
+pytestmark = pytest.mark.usefixtures("exact_memory")
 
 
 class Held:

@@ -284,15 +284,8 @@ def extra_bytes(length, dtype):
     return forward, backward
 
 
-@pytest.fixture
-def no_cache():
-    before = mx.set_cache_limit(0)
-    yield
-    mx.set_cache_limit(before)
-
-
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
-def test_memory_beside_inputs_and_outputs(dtype, tiles, no_cache):
+def test_memory_beside_inputs_and_outputs(dtype, tiles, exact_memory):
     """Forward: one tile, at any length. Backward: one tile, and ∂K and ∂V of a head in float32."""
     tiles(128, 64)
     tile, head = 4 * 128 * 64, 4 * 16  # bytes: one tile of scores; a position of one head
@@ -304,7 +297,7 @@ def test_memory_beside_inputs_and_outputs(dtype, tiles, no_cache):
     assert twice_backward < 4 * 1024**2 / 10  # one head's probabilities
 
 
-def test_heads_are_joined_without_a_copy(inputs, no_cache):
+def test_heads_are_joined_without_a_copy(inputs, exact_memory):
     g, q, k, v = inputs(1, 4, 2, 64, 16)
     for a in tiled(g, q, k, v, 0.25):
         if a.ndim == 4:

@@ -39,14 +39,6 @@ def checkpoints(tmp_path_factory):
     return found
 
 
-@pytest.fixture
-def no_cache():
-    """MLX gives memory back at once, as in a worker."""
-    before = mx.set_cache_limit(0)
-    yield
-    mx.set_cache_limit(before)
-
-
 def config_of(**changes):
     return RunConfig(**{"optimizer": "sgd", "rank": 8, "seq_len": 128, "dtype": "float32"} | changes)
 
@@ -97,7 +89,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("model, changes", RUNS.values(), ids=RUNS)
-def test_the_allocators_peak_is_predicted(model, changes, checkpoints, no_cache, tmp_path):
+def test_the_allocators_peak_is_predicted(model, changes, checkpoints, exact_memory, tmp_path):
     config = config_of(scratch_dir=str(tmp_path), **changes)
     predicted = plan(config, checkpoints[model]).allocator_peak
     measured = measured_peak(config, checkpoints[model])
@@ -109,7 +101,7 @@ def test_the_allocators_peak_is_predicted(model, changes, checkpoints, no_cache,
     assert low * measured <= predicted <= (1.05 if config.dtype == "float32" else 1.16) * measured
 
 
-def test_a_run_stays_within_its_budget(checkpoints, no_cache):
+def test_a_run_stays_within_its_budget(checkpoints, exact_memory):
     config = config_of(method="lean:inputs=memory:budget=12MB", seq_len=96)
     chosen = plan(config, checkpoints["qwen"])
     limit = 12 * MB

@@ -77,7 +77,7 @@ def test_mapped_and_streamed_are_equal(folder, kernel, adopted):
     assert mx.array_equal(in_place.head().rows(ids[0]), streamed.head().rows(ids[0]))
 
 
-def test_naming_dtype_and_shape_copies_nothing(qwen2_folder, adopted):
+def test_naming_dtype_and_shape_copies_nothing(qwen2_folder, adopted, exact_memory):
     """Beyond what the stand-in copies, which is whole pages, nothing is allocated: bfloat16 views included."""
     checkpoint = open_checkpoint(qwen2_folder)
     maps = Weights(checkpoint, mx.float32)._maps

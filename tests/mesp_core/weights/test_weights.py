@@ -113,7 +113,7 @@ def test_resident_and_streamed_are_equal(folder, kernel):
     assert mx.array_equal(streamed.head().part(5, 90).weight, resident.head().part(5, 90).weight)
 
 
-def test_resident_holds_and_streamed_does_not(qwen2_folder):
+def test_resident_holds_and_streamed_does_not(qwen2_folder, exact_memory):
     checkpoint = open_checkpoint(qwen2_folder)
     resident, streamed = Weights(checkpoint, mx.float32, mode="resident"), Weights(checkpoint, mx.float32)
     assert resident.block(0) is resident.block(0)
@@ -240,7 +240,7 @@ def wide(tmp_path_factory, qwen2_config, random_tensors, write_folder):
     return write_folder(tmp_path_factory.mktemp("wide"), config, random_tensors(config), shards=2)
 
 
-def test_reading_a_part_allocates_that_part(wide):
+def test_reading_a_part_allocates_that_part(wide, exact_memory):
     """Of columns too, where a strided copy could take the rows they are cut from."""
     weight = Weights(open_checkpoint(wide), mx.float32).lazy_block(0).linears["down_proj"].weight
 
@@ -256,18 +256,9 @@ def test_reading_a_part_allocates_that_part(wide):
         assert 0 <= taken(part) < whole / 50
 
 
-@pytest.fixture
-def no_buffer_cache():
-    before = mx.set_cache_limit(0)
-    yield
-    mx.set_cache_limit(before)
-
-
 @pytest.mark.parametrize("kernel", ["dequantize", "quantized"])
 @pytest.mark.parametrize("name", ["gate_proj", "down_proj"])
-def test_a_streamed_product_holds_a_row_block_and_nothing_afterwards(
-    name, kernel, wide, noise, monkeypatch, no_buffer_cache
-):
+def test_a_streamed_product_holds_a_row_block_and_nothing_afterwards(name, kernel, wide, noise, monkeypatch, exact_memory):
     """Beyond its result, each product holds what it is given a block of: packed, and in float32 if that is made of it."""
     monkeypatch.setattr(pieces, "BLOCK_ELEMENTS", 32_768)
     monkeypatch.setattr(pieces, "STORED_BYTES", 65_536)
