@@ -23,7 +23,8 @@ def _work(request: Request, say: Say) -> None:
     import mlx.core as mx
 
     from mesp_core.adapters.adapter import initial_adapters
-    from mesp_core.machine.memory import MB, read_footprint
+    from mesp_core.machine.footprint import read_footprint
+    from mesp_core.machine.memory import MB
     from mesp_core.models.checkpoint import open_checkpoint
     from mesp_core.training.build import build_method
     from mesp_core.training.train import StepResult, train

@@ -6,7 +6,8 @@
 from typing import Any
 
 from mesp_core.machine.device import battery, describe_machine, thermal_state
-from mesp_core.machine.memory import MB, machine_memory, meter_name, read_footprint
+from mesp_core.machine.footprint import meter_name, read_footprint
+from mesp_core.machine.memory import MB, machine_memory
 from mesp_core.processes.child_side import Request, Say, serve
 from mesp_core.processes.parent_side import ask
 from mesp_core.processes.start import blas_for_child

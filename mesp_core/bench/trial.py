@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mesp_core.machine.memory import MB, Meter
+from mesp_core.machine.memory import MB
+from mesp_core.machine.meter import Meter
 from mesp_core.processes.parent_side import Child, Reply
 from mesp_core.processes.start import blas_for_child
 

@@ -217,7 +217,7 @@ def file_system(folder: Path) -> str:
                 if mount.split()[2] == number:
                     return source.split()[0]
         return ""
-    import psutil  # not at the top: see mesp_core/machine/memory.py
+    import psutil  # not at the top: the worker need not carry it
 
     path = folder.resolve()
     mounts = [part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]

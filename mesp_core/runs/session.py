@@ -10,7 +10,8 @@ from pathlib import Path
 
 from mesp_core.adapters.folder import CONFIG_FILE, clean_up
 from mesp_core.machine.device import battery, thermal_state
-from mesp_core.machine.memory import MB, Meter
+from mesp_core.machine.memory import MB
+from mesp_core.machine.meter import Meter
 from mesp_core.processes.parent_side import Child
 from mesp_core.processes.start import blas_for_child
 from mesp_core.runs import events

@@ -12,7 +12,8 @@ from mesp_core.data.token_set import TokenSet
 from mesp_core.engine.block_inputs import OnDisk, scratch_folder
 from mesp_core.engine.method import AdapterTree
 from mesp_core.errors import NotFiniteError
-from mesp_core.machine.memory import MB, read_footprint
+from mesp_core.machine.footprint import read_footprint
+from mesp_core.machine.memory import MB
 from mesp_core.methods.names import parse_method
 from mesp_core.models.checkpoint import open_checkpoint
 from mesp_core.models.non_finite import explained
