@@ -67,6 +67,7 @@ def _measure(request: Request, say: Say) -> None:
     say(
         {
             "device": str(mx.default_device()),
+            "device_info": dict(mx.device_info()),
             "float32_gflops": gflops,
             "frozen_matmul": default_kernel(),
             "kernels": kernels,

@@ -5,6 +5,7 @@ from typing import Any
 
 from mesp_core.commands.command import Commands, add_command
 from mesp_core.commands.terminal import Terminal
+from mesp_core.machine.memory import MB
 
 
 def add(commands: Commands) -> None:
@@ -43,11 +44,13 @@ def in_words(findings: dict[str, Any]) -> dict[str, str]:
         "versions": f"Python {machine['python']}, {packages}",
         "memory": f"{memory['total_mb']:.0f} MB, {memory['available_mb']:.0f} MB available",
         "device": f"{findings['device']}, {findings['float32_gflops']:.0f} GFLOP/s in a float32 matmul",
+        "MLX's device": ", ".join(_figure(name, value) for name, value in findings["device_info"].items()),
         "blas": findings["blas"].removeprefix("BLAS: "),
         "frozen matmul": findings["frozen_matmul"],
         "memory meter": findings["meter"],
         "worker at start": f"{findings['worker_footprint_after_import_mb']:.0f} MB with MLX imported",
         "thermal state": findings["thermal_state"],
+        "low power mode": machine["low_power_mode"],
         "battery": percent,
     }
     for kind, verdict in findings["kernels"].items():
@@ -56,3 +59,10 @@ def in_words(findings: dict[str, Any]) -> dict[str, str]:
             f"(relative error {verdict['forward_error']:.0e} forward, {verdict['backward_error']:.0e} backward)"
         )
     return lines
+
+
+def _figure(name: str, value: str | int) -> str:
+    """One of MLX's figures of a device in words; sizes are in bytes."""
+    if name.endswith(("_size", "_length", "_memory")) and isinstance(value, int):
+        return f"{name} {value / MB:,.0f} MB"
+    return f"{name} {value}"

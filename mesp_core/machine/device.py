@@ -16,7 +16,7 @@ from mesp_core.errors import UsageError
 from mesp_core.files.user_path import user_path
 from mesp_core.machine.memory import MB, machine_memory
 
-UNKNOWN = "unknown"
+UNKNOWN, ON, OFF = "unknown", "on", "off"
 
 THERMAL_STATES = ("nominal", "fair", "serious", "critical")  # NSProcessInfoThermalState, in order
 
@@ -52,6 +52,7 @@ def describe_machine() -> dict[str, object]:
         "cpu": _cpu_name(),
         "physical_cores": psutil.cpu_count(logical=False) or UNKNOWN,
         "logical_cores": psutil.cpu_count() or UNKNOWN,
+        "low_power_mode": low_power_mode(),
         "memory_total_mb": round(machine_memory()[0] / MB),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in ("mlx", "mlx-lm", "mesp")},
@@ -64,6 +65,17 @@ def thermal_state() -> str:
     try:
         return UNKNOWN if process_info is None else THERMAL_STATES[int(process_info.processInfo().thermalState())]
     except Exception:  # a broken pyobjc, a state Apple adds later: never worth failing a run for
+        return UNKNOWN
+
+
+def low_power_mode() -> str:
+    """Whether macOS slows the machine down to save energy, which makes steps take longer: on or off; unknown elsewhere."""
+    process_info = _ns_process_info()
+    if process_info is None:
+        return UNKNOWN
+    try:
+        return ON if process_info.processInfo().isLowPowerModeEnabled() else OFF
+    except Exception:  # a broken pyobjc, a macOS before 12: never worth failing a run for
         return UNKNOWN
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mesp_core.errors import MespError
 from mesp_core.machine.device import describe_machine
+from mesp_core.machine.footprint import meter_name
 from mesp_core.runs import events
 from mesp_core.runs.job import Job
 from mesp_core.runs.out_folder import RESULTS_FILE, OutFolder, claim_out
@@ -70,7 +71,8 @@ class Comparison:
         self.folder, self.out = folder, folder.path
         paper = figures_for(config, prepared.checkpoint)
         settings = config.to_dict() | {"methods": self.methods, "scale": config.scale, "interleave": interleave}
-        self.results = Results(settings, describe_machine(), paper)
+        machine = describe_machine() | {"memory_meter": meter_name()}
+        self.results = Results(settings, machine, paper)
         self._alive: list[Session] = []
         self._ended = False
         self.problem = ""

@@ -24,7 +24,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Loaded(Event):
-    """The checkpoint is open and the first step is about to begin. Sizes in MB (1024·1024 bytes)."""
+    """The checkpoint is open and the first step is about to begin. Sizes in MB (1024·1024 bytes).
+
+    `device_info` is what MLX says of the device in use, by MLX's names: on Metal its architecture and, in bytes,
+    memory_size, max_recommended_working_set_size and max_buffer_length; on a CPU less. Results of older versions lack it.
+    """
 
     event: ClassVar[str] = "loaded"
     model_type: str
@@ -37,14 +41,16 @@ class Loaded(Event):
     kernels: dict[str, str]
     baseline_mb: float
     samples: int
+    device_info: dict[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Step(Event):
     """One optimizer step. `tokens` are input positions computed, `trained_tokens` those with a label.
 
-    The worker leaves the footprints and what follows None; the session, which owns the meter, fills them in. `t_s` is when
-    the step ended, in seconds on the clock of `Memory.t_s`; `timestamp` the same in seconds since 1970.
+    The worker leaves the footprints and what follows None; the session, which owns the meter, fills them in.
+    `footprint_peak_exact` says whether the peak is the system's own and not the largest sample. `t_s` is when the step
+    ended, in seconds on the clock of `Memory.t_s`; `timestamp` the same in seconds since 1970.
     """
 
     event: ClassVar[str] = "step"
@@ -60,6 +66,7 @@ class Step(Event):
     footprint_start_mb: float | None = None
     footprint_end_mb: float | None = None
     footprint_peak_mb: float | None = None
+    footprint_peak_exact: bool | None = None
     perplexity: float | None = None
     tokens_per_s: float | None = None
     thermal_state: str | None = None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mesp_core.adapters.folder import CONFIG_FILE, clean_up
-from mesp_core.machine.device import battery, thermal_state
+from mesp_core.machine.device import ON, battery, low_power_mode, thermal_state
 from mesp_core.machine.memory import MB
 from mesp_core.machine.meter import Meter
 from mesp_core.processes.parent_side import Child
@@ -20,6 +20,7 @@ from mesp_core.runs.outcome import Outcome
 
 SILENCE_S = 10.0
 START_S = 120.0  # the first load of MLX's libraries may be scanned by the system, and holds Python's lock meanwhile
+SLOWED = "Low power mode is on: step times are longer than this Mac's. System Settings, Battery turns it off."
 
 
 class Session:
@@ -83,6 +84,8 @@ class Session:
         """
         blas, sentence = blas_for_child()
         yield events.Log(self.method, "info", sentence)
+        if low_power_mode() == ON:
+            yield events.Log(self.method, "warning", SLOWED)
         if self._end_asked is not None:
             self.outcome = Outcome(self._end_asked, f"{self.method}: ended before it began, as asked.", exit_code=1)
             return
@@ -169,7 +172,14 @@ class Session:
             t_s = round(self._meter.elapsed_s, 3)
             peak_mb, end_mb = self._meter.mark() / MB, self._meter.current / MB
             start_mb, self._start_mb = self._start_mb, end_mb
-            return replace(event, footprint_start_mb=start_mb, footprint_peak_mb=peak_mb, footprint_end_mb=end_mb, t_s=t_s)
+            return replace(
+                event,
+                footprint_start_mb=start_mb,
+                footprint_end_mb=end_mb,
+                footprint_peak_mb=peak_mb,
+                footprint_peak_exact=self._meter.exact,
+                t_s=t_s,
+            )
         return event
 
     def _on_memory(self, t_s: float, nbytes: int) -> None:

@@ -136,6 +136,7 @@ class JobRun:
             kernels=kernels,
             baseline_mb=round(baseline_mb, 3),
             samples=len(self._tokens),
+            device_info=dict(mx.device_info()),
         )
 
     @property

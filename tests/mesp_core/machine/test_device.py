@@ -11,7 +11,7 @@ import pytest
 
 from mesp_core.errors import UsageError
 from mesp_core.machine import device
-from mesp_core.machine.device import Battery, battery, describe_machine, find_openblas, thermal_state
+from mesp_core.machine.device import Battery, battery, describe_machine, find_openblas, low_power_mode, thermal_state
 
 # --- the machine ---
 
@@ -66,12 +66,12 @@ def test_describing_imports_no_mlx():
     assert answer.stdout == "False\n"
 
 
-# --- heat ---
+# --- heat and power ---
 
 
-def set_thermal_state(monkeypatch, state):
+def set_process_info(monkeypatch, **answers):
     foundation = ModuleType("Foundation")
-    info = SimpleNamespace(thermalState=lambda: state)
+    info = SimpleNamespace(**{name: lambda answer=answer: answer for name, answer in answers.items()})
     foundation.NSProcessInfo = SimpleNamespace(processInfo=lambda: info)
     monkeypatch.setitem(sys.modules, "Foundation", foundation)
 
@@ -87,13 +87,21 @@ def look_for_pyobjc_again():
     ("state", "word"), [(0, "nominal"), (1, "fair"), (2, "serious"), (3, "critical"), (4, "unknown"), (None, "unknown")]
 )
 def test_thermal_states(monkeypatch, state, word):
-    set_thermal_state(monkeypatch, state)
+    set_process_info(monkeypatch, thermalState=state)
     assert thermal_state() == word
 
 
-def test_thermal_state_without_pyobjc(monkeypatch):
+@pytest.mark.parametrize(
+    ("answers", "word"), [({"isLowPowerModeEnabled": 1}, "on"), ({"isLowPowerModeEnabled": 0}, "off"), ({}, "unknown")]
+)
+def test_low_power_mode(monkeypatch, answers, word):
+    set_process_info(monkeypatch, **answers)
+    assert low_power_mode() == word == describe_machine()["low_power_mode"]
+
+
+def test_heat_and_power_without_pyobjc(monkeypatch):
     monkeypatch.setitem(sys.modules, "Foundation", None)
-    assert thermal_state() == "unknown"
+    assert thermal_state() == low_power_mode() == "unknown"
 
 
 def test_a_pyobjc_that_is_not_there_is_looked_for_once(monkeypatch):

@@ -105,11 +105,11 @@ class TestTheFile:
         assert stored["config"]["methods"] == METHODS and stored["config"]["scale"] == 16.0 / 8
         assert stored["config"]["interleave"] is False
         assert stored["config"]["rank"] == 8 and stored["config"]["optimizer"] == "adamw"
-        assert {"system", "cpu", "packages", "memory_total_mb"} <= set(stored["machine"])
+        assert {"system", "cpu", "packages", "memory_total_mb", "low_power_mode", "memory_meter"} <= set(stored["machine"])
         for method in METHODS:
             entry = stored["methods"][method]
             assert entry["outcome"]["kind"] == "finished"
-            assert entry["loaded"]["baseline_mb"] > 0 and entry["memory"]
+            assert entry["loaded"]["baseline_mb"] > 0 and entry["loaded"]["device_info"] and entry["memory"]
             assert [step["step"] for step in entry["steps"]] == list(range(1, 21))
             for step in entry["steps"]:
                 assert step["event"] == "step" and step["method"] == method

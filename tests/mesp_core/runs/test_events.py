@@ -20,9 +20,22 @@ STEP = Step(
 )
 ALL = [
     Loaded("mesp", "qwen2", 1000, 10, 4, "float32", "float32", "cpu", {"all": "dequantize"}, 12.5, 200),
-    Loaded("mesp", "llama", 1000, 10, None, "bfloat16", "float32", "gpu", {}, 12.5, 200),
+    Loaded(
+        "mesp",
+        "llama",
+        1000,
+        10,
+        None,
+        "bfloat16",
+        "float32",
+        "gpu",
+        {},
+        12.5,
+        200,
+        {"architecture": "applegpu_g15s", "memory_size": 2**37},
+    ),
     STEP,
-    Step("mebp", 1, 9.0, 0.1, 8, 7, 1e-3, 5.0, {"all": 5.0}, 1.0, 2.0, 3.0, 8103.1, 80.0, "nominal", 77.0, 1.7e9),
+    Step("mebp", 1, 9.0, 0.1, 8, 7, 1e-3, 5.0, {"all": 5.0}, 1.0, 2.0, 3.0, True, 8103.1, 80.0, "nominal", 77.0, 1.7e9),
     Memory("mebp", 1.25, 360.8),
     Log("mesp", "warning", 'wörter, "quotes" and\nlines'),
     Saved("mesp", 20, "runs/x/mesp/adapter"),
@@ -64,6 +77,12 @@ def test_the_names_of_a_step_are_those_of_the_results_file():
     ]
     names += ["footprint_start_mb", "footprint_end_mb", "footprint_peak_mb"]
     assert set(names) <= set(STEP.to_dict())
+
+
+def test_results_of_versions_without_the_devices_figures_are_read():
+    values = ALL[0].to_dict()
+    del values["device_info"]
+    assert parse_event(json.dumps(values)) == ALL[0]
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])

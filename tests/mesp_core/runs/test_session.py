@@ -62,6 +62,7 @@ class TestAFinishedRun:
         assert loaded.trainable_parameters == 4 * 4 * sum(widths)
         assert loaded.parameters == 3_674_368
         assert 5 < loaded.baseline_mb < 60
+        assert loaded.device_info["architecture"]
 
     def test_steps_are_filled_in(self, finished):
         for step in steps_of(finished[1]):
@@ -80,6 +81,7 @@ class TestAFinishedRun:
         for step in steps:
             assert 0 < step.footprint_start_mb <= step.footprint_peak_mb
             assert 0 < step.footprint_end_mb <= step.footprint_peak_mb
+            assert step.footprint_peak_exact is (sys.platform == "darwin")
         for before, after in pairwise(steps):
             assert after.footprint_start_mb == before.footprint_end_mb
         loaded = next(event for event in heard if isinstance(event, events.Loaded))
@@ -87,6 +89,14 @@ class TestAFinishedRun:
         assert peak >= max(step.footprint_peak_mb for step in steps)
         # What the allocator handed out must show up in what the system says the process holds.
         assert peak - loaded.baseline_mb >= 0.8 * max(step.allocator_peak_mb for step in steps)
+
+    @pytest.mark.parametrize(("mode", "warnings"), [("on", 1), ("off", 0), ("unknown", 0)])
+    def test_a_mac_that_saves_energy_is_told_of(self, make_job, monkeypatch, mode, warnings):
+        monkeypatch.setattr("mesp_core.runs.session.low_power_mode", lambda: mode)
+        session = Session(make_job())
+        session.kill()  # what is told before the worker starts is told all the same
+        heard = list(session.run())
+        assert [event.level for event in heard if "Low power mode" in event.message] == ["warning"] * warnings
 
     def test_memory_is_reported_between(self, make_job):
         """For as long as it runs: how often in so many steps depends on the machine."""
