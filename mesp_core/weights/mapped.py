@@ -20,6 +20,7 @@ import numpy as np
 
 from mesp_core.errors import MespError
 from mesp_core.files.cache import cache_dir
+from mesp_core.files.durable import to_disk
 from mesp_core.models.checkpoint import Checkpoint
 from mesp_core.models.safetensors import TensorEntry
 from mesp_core.weights.stored_tensor import DTYPES
@@ -181,7 +182,7 @@ def _write(
                     out.write(maps[entry.file][start : min(start + COPIED_AT_ONCE, entry.offset + entry.nbytes)])
             out.truncate(size)
             out.flush()
-            os.fsync(out.fileno())  # after a power cut, a file of the right size must not be full of zeros
+            to_disk(out.fileno())  # after a power cut, a file of the right size must not be full of zeros
         for source in checkpoint.fingerprints:
             checkpoint.check_unchanged(source)
         os.replace(temporary, file)

@@ -124,7 +124,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(qwen2_folder, adopted, monkeypat
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(mapped.os, "fsync", full)
+    monkeypatch.setattr(mapped, "to_disk", full)
     with pytest.raises(MespError, match=r"weights=mapped.*MB.*No space left on device.*weights=streamed"):
         Weights(open_checkpoint(qwen2_folder), mx.float32, mode="mapped")
     assert copies() == []
@@ -138,13 +138,11 @@ def test_a_cache_that_is_no_folder_is_said(qwen2_folder, adopted):
 
 def test_a_checkpoint_that_changes_while_it_is_copied(tiny_copy, adopted, monkeypatch):
     checkpoint = open_checkpoint(tiny_copy)
-    fsync = os.fsync
 
     def change(descriptor):
         os.utime(tiny_copy / "model.safetensors", ns=(1, 1))
-        fsync(descriptor)
 
-    monkeypatch.setattr(mapped.os, "fsync", change)
+    monkeypatch.setattr(mapped, "to_disk", change)
     with pytest.raises(CheckpointError, match="changed or removed"):
         Weights(checkpoint, mx.float32, mode="mapped")
     assert copies() == []
