@@ -4,7 +4,6 @@ python -m mesp_core.bench.child
 """
 
 import gc
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,15 @@ SEED = 0
 
 def _work(request: Request, say: Say) -> None:
     """Say the baseline, and after each step what it took; what methods log comes between."""
-    import mlx.core as mx
-
     from mesp_core.adapters.adapter import initial_adapters
-    from mesp_core.machine.footprint import read_footprint
     from mesp_core.machine.memory import MB
     from mesp_core.models.checkpoint import open_checkpoint
+    from mesp_core.training.baseline import baseline_mb
     from mesp_core.training.build import build_method
     from mesp_core.training.train import StepResult, train
 
     trial = Trial(**request["trial"] | {"methods": tuple(request["trial"]["methods"])})
-    mx.set_cache_limit(0)
-    for method in trial.methods:  # before the baseline, as in the worker
-        METHODS[method.partition(":")[0]].kind.load()
-    say({"baseline_mb": read_footprint(os.getpid()).current / MB})
+    say({"baseline_mb": baseline_mb(METHODS[method.partition(":")[0]] for method in trial.methods)})
 
     whole = open_checkpoint(Path(request["folder"]))
     checkpoint = _first_blocks(whole, trial.blocks)

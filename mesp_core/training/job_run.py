@@ -1,7 +1,6 @@
 """What a worker does: open what its job names, train within its limits, save, and say how that ended."""
 
 import contextlib
-import os
 import time
 
 import mlx.core as mx
@@ -12,14 +11,13 @@ from mesp_core.data.token_set import TokenSet
 from mesp_core.engine.block_inputs import OnDisk, scratch_folder
 from mesp_core.engine.method import AdapterTree
 from mesp_core.errors import NotFiniteError
-from mesp_core.machine.footprint import read_footprint
-from mesp_core.machine.memory import MB
 from mesp_core.methods.names import parse_method
 from mesp_core.models.checkpoint import open_checkpoint
 from mesp_core.models.non_finite import explained
 from mesp_core.runs import events
 from mesp_core.runs.job import Job
 from mesp_core.settings.run_config import RunConfig
+from mesp_core.training.baseline import baseline_mb
 from mesp_core.training.build import activation_dtype, build_method
 from mesp_core.training.channel import Channel
 from mesp_core.training.saving import AdapterSaver
@@ -33,7 +31,7 @@ class JobRun:
     def __init__(self, job: Job, channel: Channel) -> None:
         """Open everything, see that it can be used, and say `loaded`."""
         self._job, self._config, self._channel = job, job.config, channel
-        baseline_mb = _footprint_before(job.config)
+        before_mb = baseline_mb([parse_method(job.config.method).record])
         self._checkpoint = open_checkpoint(job.model_folder)
         self._tokens = TokenSet.open(job.tokens_folder)
         self._adapters = initial_adapters(self._checkpoint.architecture, job.config)
@@ -48,7 +46,7 @@ class JobRun:
         self._saver.try_place()
         self._method, kernels = build_method(job.config, self._checkpoint, self._adapters, channel.log)
         self._undo = _undo(job.config, self._adapters, channel)
-        channel.say(self._loaded(kernels, baseline_mb))
+        channel.say(self._loaded(kernels, before_mb))
         self._began, self._waited = time.monotonic(), 0.0
         self._done = 0  # steps
         self._told_of_time = False
@@ -123,7 +121,7 @@ class JobRun:
         )
         return True  # whether there is another one is asked when its turn has come
 
-    def _loaded(self, kernels: dict[str, str], baseline_mb: float) -> events.Loaded:
+    def _loaded(self, kernels: dict[str, str], before_mb: float) -> events.Loaded:
         return events.Loaded(
             method=self._config.method,
             model_type=self._checkpoint.architecture.model_type,
@@ -134,7 +132,7 @@ class JobRun:
             adapter_dtype=self._config.adapter_dtype,
             device=str(mx.default_device().type).rsplit(".", 1)[-1],
             kernels=kernels,
-            baseline_mb=round(baseline_mb, 3),
+            baseline_mb=round(before_mb, 3),
             samples=len(self._tokens),
             device_info=dict(mx.device_info()),
         )
@@ -142,13 +140,6 @@ class JobRun:
     @property
     def _dtype(self) -> str:
         return str(activation_dtype(self._config, self._checkpoint)).removeprefix("mlx.core.")
-
-
-def _footprint_before(config: RunConfig) -> float:
-    """MB that the process holds before it opens anything, with all it imports: what the run adds is training memory."""
-    mx.set_cache_limit(0)  # MLX's buffer cache counts in the footprint
-    parse_method(config.method).record.kind.load()
-    return read_footprint(os.getpid()).current / MB
 
 
 def _undo(config: RunConfig, adapters: AdapterTree, channel: Channel) -> Undo:
