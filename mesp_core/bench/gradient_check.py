@@ -91,11 +91,11 @@ def _compute(request: Request) -> Iterator[CheckResult]:
     import numpy as np
 
     from mesp_core.adapters.adapter import initial_adapters
+    from mesp_core.device.in_use import on_gpu
     from mesp_core.engine.autodiff import Autodiff
     from mesp_core.machine.memory import machine_memory
     from mesp_core.models.checkpoint import open_checkpoint
     from mesp_core.models.non_finite import first_non_finite
-    from mesp_core.ops.exponential import on_cpu
     from mesp_core.training.build import activation_dtype, build_method
 
     mx.set_cache_limit(0)
@@ -114,7 +114,7 @@ def _compute(request: Request) -> Iterator[CheckResult]:
 
     # The copy, its source, and as much again for the activations.
     fits, exact = (checkpoint.parameters * size * 2 < machine_memory()[1] for size in (4, 8))
-    exact = exact and on_cpu()
+    exact = exact and not on_gpu()
     within = mx.float64 if exact else None
     judge_loss, judge = gradients_of(
         Autodiff(checkpoint.folder, adapters, config.scale, mx.float32, dequantize=fits, within=within)

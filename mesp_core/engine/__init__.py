@@ -6,8 +6,8 @@ The rules of memory that every file in here keeps:
   as its last use is over, before the next large array is made; a function's end is often too late.
 * An argument keeps its array alive in the caller. What a function is to be rid of before it ends, it is given in a list
   called `taken`, which it empties. What a forward leaves for a backward is an object whose fields the backward empties.
-* An array is evaluated where that lets something else go: at the end of a stage, or of a piece of rows, tiles or features.
-  Never by habit, because a GPU waits for each evaluation. Nothing is evaluated in a function that MLX differentiates.
-* A slice is written in place only into an array that is evaluated and to which nothing else refers.
+* An array is evaluated where that lets something else go: at the end of a stage, or of a piece of rows, tiles or features,
+  and through device/evaluation.py alone. Never by habit. Nothing is evaluated in a function that MLX differentiates.
+* Nothing is written in place: a GPU may hold what it read a little longer. What is gathered is a list of parts, joined once.
 * Only `block_inputs.py`, and what `Keep` names, hold arrays from the forward to the backward. Nothing is held across steps.
 """

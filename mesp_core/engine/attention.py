@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
+from mesp_core.device.evaluation import piece, settle
 from mesp_core.engine.gradient_sums import Adapters, GradientSums
 from mesp_core.engine.pace import H, Pace
 from mesp_core.engine.shape import BlockShape
@@ -63,7 +64,7 @@ def forward(
     k, v = rope.forward(split_heads(k, shape.kv_heads), shape.rotation), split_heads(v, shape.kv_heads)
     pace.settle(k, v)
     if pace.by_rows:
-        o, lse = attention.tiled_forward(q, k, v, shape.scale, lengths)
+        o, lse = attention.tiled_forward(q, k, v, shape.scale, lengths, tile_elements=pace.tile_elements)
     else:
         o, lse = attention.forward(q, k, v, shape.scale), None
     o = pace.flat(join_heads(o))  # what is kept per head is a view of it
@@ -94,7 +95,7 @@ def backward(
     o, attended.o = join_heads(attended.o).reshape(tokens, -1), None
     h = attended.h.get("o_proj")
     (do,) = pace.rowwise(tokens, lambda rows: (pace.linear_backward(g[rows], o[rows], "o_proj", block, adapters, sums, h),))
-    mx.eval(do)
+    piece(do)
     h = None
     do, o = (split_heads(part.reshape(batch, length, -1), shape.heads) for part in (do, o))
     q, k, v, lse = attended.q, attended.k, attended.v, attended.lse
@@ -103,12 +104,14 @@ def backward(
         o = None  # whole rows of probabilities need no o
         dq, dk, dv = attention.backward(do, q, k, v, shape.scale)
     else:
-        dq, dk, dv = attention.tiled_backward(do, q, k, v, o, lse, shape.scale, lengths)
-    mx.eval(dq, dk, dv)
+        taken = [do, q, k, v, o, lse]
+        do = o = q = k = v = lse = None
+        dq, dk, dv = attention.tiled_backward(taken, shape.scale, lengths, tile_elements=pace.tile_elements)
+    settle(dq, dk, dv)
     do = o = q = k = v = lse = None
     dq, dk = rope.backward(dq, shape.rotation), rope.backward(dk, shape.rotation)
     dq, dk, dv = (join_heads(part).reshape(tokens, -1) for part in (dq, dk, dv))
-    mx.eval(dq, dk, dv)
+    piece(dq, dk, dv)
 
     def through_projections(rows: slice) -> tuple[mx.array]:
         weight = block.norms[shape.attention_norm]
@@ -122,7 +125,7 @@ def backward(
         return (pace.norm_backward(dn, x[rows], weight, shape.eps, g[rows]),)
 
     (dx,) = pace.rowwise(tokens, through_projections)
-    mx.eval(dx)
+    piece(dx)
     return dx
 
 

@@ -11,6 +11,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
 
 from mesp_core.data.batches import Batch
+from mesp_core.device.evaluation import needed
 from mesp_core.engine.method import AdapterTree, Method, Receiver
 from mesp_core.engine.peer import dequantize_model, grad_checkpoint, linear_to_lora_layers, load_model
 
@@ -48,7 +49,7 @@ class Autodiff(Method):
         linear_to_lora_layers(
             self.model, len(self.model.layers), {"rank": rank, "scale": scale, "dropout": 0.0, "keys": keys}
         )
-        mx.eval(self.model.parameters())
+        needed(self.model.parameters())
         self._block_class = type(self.model.layers[0])
         self._block_call = self._block_class.__call__
         if checkpointing:
@@ -65,7 +66,7 @@ class Autodiff(Method):
         self._put(adapters)
         loss, tree = self._value_and_grad(mx.array(batch.inputs), mx.array(batch.labels), weight)
         loss = loss / weight
-        mx.eval(loss, tree)
+        needed(loss, tree)
         to.loss(loss)
         gradients: AdapterTree = {path: {} for path in adapters}
         for name, gradient in tree_flatten(tree):

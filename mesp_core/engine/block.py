@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from mesp_core.device.evaluation import piece
 from mesp_core.engine import attention, mlp
 from mesp_core.engine.attention import Attended
 from mesp_core.engine.gradient_sums import Adapters, Gradients, GradientSums
@@ -59,7 +60,7 @@ def backward(
         return (pace.norm_backward(dn, x2[rows], weight, shape.eps, g[rows]),)
 
     (g,) = pace.rowwise(len(g), through_mlp)
-    mx.eval(g)
+    piece(g)
     x2 = kept = None
     dx = attention.backward(g, x, attended, block, adapters, sums, shape, pace, lengths)
     return dx.reshape(x.shape), sums.take(adapters)

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import mlx.core as mx
 
+from mesp_core.device.evaluation import needed, piece, settle
 from mesp_core.errors import MespError, UsageError
 from mesp_core.files.cache import cache_dir
 from mesp_core.files.user_path import user_path
@@ -54,7 +55,7 @@ class InMemory:
 
     def push(self, x: mx.array) -> None:
         """See BlockInputs."""
-        mx.eval(x)
+        piece(x)
         self._arrays.append(x)
 
     def pop(self) -> mx.array:
@@ -122,10 +123,10 @@ class OnDisk:
         entry = _Entry(self._end(), x.shape, x.dtype)
         # What the step will need if the arrays to come are as large as this one.
         wanted = entry.offset + entry.nbytes * max(1, self._pushes - len(self._entries))
-        mx.eval(x)
+        needed(x)
         with memoryview(x) as view:
             plain = x if view.c_contiguous else mx.contiguous(x)  # a part of another array
-        mx.eval(plain)
+        needed(plain)
         try:
             if entry.offset + entry.nbytes > self._claimed:
                 self._claim(wanted)
@@ -141,7 +142,7 @@ class OnDisk:
         """See BlockInputs."""
         entry = self._entries.pop()
         plain = mx.empty((entry.nbytes,), mx.uint8)
-        mx.eval(plain)
+        needed(plain)
         try:
             # Straight into the array's own memory: no mapping to grow with the file, no copy in between.
             with memoryview(plain) as data:
@@ -154,7 +155,7 @@ class OnDisk:
         except (OSError, ValueError) as error:
             raise MespError(f"The scratch file in {self.folder} cannot be read ({_reason(error)}). {ELSEWHERE}") from error
         x = plain.view(entry.dtype).reshape(entry.shape)
-        mx.eval(x)
+        settle(x)
         return x
 
     def clear(self) -> None:

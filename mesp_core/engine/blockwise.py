@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from mesp_core.data.batches import Batch
+from mesp_core.device.evaluation import piece
 from mesp_core.engine.block_inputs import BlockInputs, InMemory
 from mesp_core.engine.gradient_sums import Adapters, Gradients
 from mesp_core.engine.method import AdapterTree, Method, Receiver
@@ -67,11 +68,11 @@ class Blockwise(Method):
         lengths = batch.lengths if len(batch.inputs) > 1 else None
         to.enter("forward")
         taken = [self.weights.embed(batch.inputs)]
-        mx.eval(taken)
+        piece(taken)
         for layer in range(self.layers):
             self.inputs.push(taken[0])
             taken.append(self.passes.forward(layer, taken, self._block(layer), self._of_layer(adapters, layer), lengths))
-            mx.eval(taken)
+            piece(taken)
 
         to.enter("loss")
         norm, head = self.weights.final_norm(), self.weights.head()
@@ -90,7 +91,7 @@ class Blockwise(Method):
                 name, (da, db) = found.popitem()
                 part[projection_path(layer, name)] = {"lora_a": weight * da, "lora_b": weight * db}
             da = db = None
-            mx.eval(part)
+            piece(part)
             to.gradients(part)
             part = None
 
@@ -99,7 +100,7 @@ class Blockwise(Method):
         x = self.weights.embed(ids)
         for layer in range(self.layers):
             x = self.passes.forward(layer, [x], self._block(layer), self._of_layer(adapters, layer), None)
-            mx.eval(x)
+            piece(x)
         self.passes.forget()
         n = rms_norm.forward(x, self.weights.final_norm(), self._eps)
         return cross_entropy.logits(n, self.weights.head())

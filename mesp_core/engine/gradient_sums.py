@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import mlx.core as mx
 
+from mesp_core.device.evaluation import piece, settle
 from mesp_core.ops.lora_linear import LoRA
 
 Adapters = Mapping[str, LoRA]
@@ -23,7 +24,7 @@ class GradientSums:
         da, db = (part.astype(mx.float32) for part in pair)
         if name in self._sums:
             da, db = self._sums[name][0] + da, self._sums[name][1] + db
-        mx.eval(da, db)
+        piece(da, db)
         self._sums[name] = da, db
 
     def take(self, adapters: Adapters) -> Gradients:
@@ -32,6 +33,6 @@ class GradientSums:
         while self._sums:
             name, (da, db) = self._sums.popitem()
             pair = da.astype(adapters[name].a.dtype), db.astype(adapters[name].b.dtype)
-            mx.eval(pair)
+            settle(pair)
             taken[name] = pair
         return taken

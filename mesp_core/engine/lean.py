@@ -47,8 +47,7 @@ class Lean:
         if self.keep.keeps(layer, ATTENTION):
             self._attended[layer] = attended
         attended = None
-        features = block.linears["gate_proj"].out_features
-        activations = Activations(self.keep.activations(layer), tokens, features, x2.dtype)
+        activations = Activations(self.keep.activations(layer), x2.dtype)
         self._activations[layer] = activations
 
         def rows_of_y(rows: slice) -> tuple[mx.array]:

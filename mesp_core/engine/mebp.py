@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 
+from mesp_core.device.evaluation import piece
 from mesp_core.engine import block as decoder_block
 from mesp_core.engine.gradient_sums import Adapters, Gradients
 from mesp_core.engine.shape import BlockShape
@@ -20,5 +21,5 @@ def block_backward(taken: list[mx.array], block: Block, adapters: Adapters, shap
 
     arrays = [array for name in names for array in (adapters[name].a, adapters[name].b)]
     dx, *gradients = mx.vjp(run, [x, *arrays], [g])[1]  # the primal output would keep the activations alive
-    mx.eval(dx, gradients)
+    piece(dx, gradients)
     return dx, dict(zip(names, zip(gradients[::2], gradients[1::2], strict=True), strict=True))

@@ -5,6 +5,7 @@ h = xA is recomputed where the backward needs it, or kept from the re-run (the p
 
 import mlx.core as mx
 
+from mesp_core.device.evaluation import piece
 from mesp_core.engine import attention
 from mesp_core.engine import block as decoder_block
 from mesp_core.engine.gradient_sums import Adapters, Gradients
@@ -20,5 +21,5 @@ def block_backward(
     """[x, ∂L/∂y], emptied -> ∂L/∂x and the adapters' gradients, evaluated; the block's attention is re-run here."""
     part_elements = pieces.mesp_part_elements(taken[0].shape[-1])
     attended = attention.forward(taken[0], block, adapters, shape, WHOLE, keep_h=keep_h)
-    mx.eval(attended.q, attended.k, attended.v, attended.o, attended.x2, attended.h)
+    piece(attended.q, attended.k, attended.v, attended.o, attended.x2, attended.h)
     return decoder_block.backward(taken, attended, block, adapters, shape, WHOLE, part_elements)

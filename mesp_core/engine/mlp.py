@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import mlx.core as mx
 
+from mesp_core.device.evaluation import piece, settle
 from mesp_core.engine.gradient_sums import Adapters, GradientSums
-from mesp_core.lifetimes.keep import ACTIVATIONS
+from mesp_core.lifetimes.keep import ACTIVATIONS, SIGMA
 from mesp_core.ops import frozen_matmul, gated_mlp, lora_linear, pieces
 from mesp_core.ops.exponential import sigmoid
 from mesp_core.ops.frozen_matmul import FrozenLinear
@@ -21,24 +22,36 @@ PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
 class Activations:
-    """What a forward keeps of its MLP for the backward: gate(n), up(n), σ(gate(n)), or some of these; (tokens × M) each."""
+    """What a forward keeps of its MLP for the backward: gate(n), up(n), σ(gate(n)), or some of these; (tokens × M) each.
 
-    def __init__(self, names: Sequence[str], tokens: int, features: int, dtype: mx.Dtype) -> None:
-        self._kept = {name: mx.zeros((tokens, features), dtype) for name in names}
+    It is kept in the parts in which the forward makes it, and the backward, which goes by the same parts, takes it again.
+    """
 
-    def put(self, rows: slice, features: slice, **values: mx.array) -> None:
-        """Keep what is to be kept of these values of some tokens and features, in place."""
-        for name in self._kept.keys() & values.keys():
-            self._kept[name][rows, features] = values[name].astype(self._kept[name].dtype)
-        mx.eval(self._kept)
+    def __init__(self, names: Sequence[str], dtype: mx.Dtype) -> None:
+        self._names, self._dtype = names, dtype
+        self._parts: dict[tuple[str, int, int], mx.array] = {}
 
-    def get(self, name: str, rows: slice, features: slice, dtype: mx.Dtype) -> mx.array | None:
-        """What was put; None if it is not kept."""
-        kept = self._kept.get(name)
-        return None if kept is None else kept[rows, features].astype(dtype)
+    def keeps(self, name: str) -> bool:
+        """Whether it is to be kept."""
+        return name in self._names
+
+    def put(self, rows: slice, features: slice, **values: mx.array | None) -> list[mx.array]:
+        """Keep what is to be kept of these values of some tokens and features; returns that."""
+        found = {_place(name, rows, features): values[name].astype(self._dtype) for name in self._names}
+        self._parts |= found
+        return list(found.values())
+
+    def take(self, name: str, rows: slice, features: slice, dtype: mx.Dtype) -> mx.array | None:
+        """What was put, which is not kept any longer; None if it never was."""
+        kept = self._parts.pop(_place(name, rows, features), None)
+        return None if kept is None else kept.astype(dtype)
 
 
-NOTHING_KEPT, ALL_ROWS = Activations((), 0, 0, mx.float32), slice(None)
+def _place(name: str, rows: slice, features: slice) -> tuple[str, int, int]:
+    return name, rows.start or 0, features.start
+
+
+NOTHING_KEPT, ALL_ROWS = Activations((), mx.float32), slice(None)
 
 
 def whole(n: mx.array, linears: Mapping[str, FrozenLinear], adapters: Adapters) -> mx.array:
@@ -66,19 +79,20 @@ def forward(
     y = mx.zeros((n.shape[0], down.out_features))
     for features in feature_ranges(gate, down, part_elements):
         u1 = _made(n, gate, features, h_gate, lora["gate_proj"])
-        mx.eval(u1)
+        settle(u1)
         u2 = _made(n, up, features, h_up, lora["up_proj"])
-        mx.eval(u2)
-        sigma = sigmoid(u1)
+        settle(u2)
+        sigma = sigmoid(u1) if kept.keeps(SIGMA) else None
         a = gated_mlp.forward(u1, u2, sigma)
-        kept.put(rows, features, gate=u1, up=u2, sigma=sigma)
-        mx.eval(a)
+        keeping = kept.put(rows, features, gate=u1, up=u2, sigma=sigma)
+        settle(keeping)
+        settle(a)
         u1 = u2 = sigma = None
         y = frozen_matmul.add_forward(y, a, frozen_matmul.inputs(down, features.start, features.stop))
         if h_down is not None:
             h_down = h_down + a @ lora["down_proj"].a[features]
         a = None
-        mx.eval(y, h_down)
+        piece(y, h_down, keeping)
     if h_down is not None:
         y = mx.addmm(y, lora["down_proj"].scale * h_down, lora["down_proj"].b)
     return y if down.bias is None else y + down.bias.astype(y.dtype)
@@ -108,26 +122,25 @@ def backward(
     for features in feature_ranges(gate, down, part_elements):
         da = frozen_matmul.backward(g, frozen_matmul.inputs(down, features.start, features.stop))
         da = of_down.input_gradient(da, features)
-        mx.eval(da)
+        settle(da)
         w1, w2 = (frozen_matmul.outputs(linear, features.start, features.stop) for linear in (gate, up))
-        u1, u2, sigma = (kept.get(name, rows, features, n.dtype) for name in ACTIVATIONS)
+        u1, u2, sigma = (kept.take(name, rows, features, n.dtype) for name in ACTIVATIONS)
         u1 = of_gate.made(n, w1, features) if u1 is None else u1
         u2 = of_up.made(n, w2, features) if u2 is None else u2
-        sigma = sigmoid(u1) if sigma is None else sigma
-        of_down.add(gated_mlp.forward(u1, u2, sigma), features)
-        du1, du2 = gated_mlp.backward(da, u1, u2, sigma)
-        da = u1 = u2 = sigma = None
-        mx.eval(du1, du2, of_down.state)
+        a, du1, du2 = gated_mlp.both(da, u1, u2, sigma)
+        of_down.add(a, features)
+        da = u1 = u2 = sigma = a = None
+        settle(du1, du2, of_down.state)
         of_gate.add(du1, features)
         of_up.add(du2, features)
         dn = frozen_matmul.add_backward(frozen_matmul.add_backward(dn, du1, w1), du2, w2)
         du1 = du2 = w1 = w2 = None
-        mx.eval(dn, of_gate.state, of_up.state)
+        piece(dn, of_gate.state, of_up.state, of_down.state)
     sums.add("down_proj", of_down.gradients(g))
     for name, outer in (("gate_proj", of_gate), ("up_proj", of_up)):
         dn = outer.input_gradient(dn)
         sums.add(name, outer.gradients(n))
-    mx.eval(dn)
+    piece(dn)
     return dn
 
 
@@ -158,7 +171,7 @@ class _Outer:
         self._lora = lora
         self._h = _low_rank(n, lora)
         self._dh, self._db = (None, []) if lora is None else (mx.zeros(self._h.shape), [])
-        mx.eval(self._h)
+        settle(self._h)
 
     @property
     def state(self) -> list[mx.array]:
@@ -174,7 +187,7 @@ class _Outer:
         if self._lora is not None:
             du = du.astype(mx.float32)
             self._db.append(self._lora.scale * (self._h.T @ du))
-            self._dh = self._dh + self._lora.scale * (du @ self._lora.b[:, features].T)
+            self._dh = lora_linear.plus_scaled(self._dh, du @ self._lora.b[:, features].T, self._lora.scale)
 
     def input_gradient(self, dn: mx.array) -> mx.array:
         """∂n with the adapter's share, of all ranges."""
@@ -196,7 +209,7 @@ class _Inner:
         if lora is not None:
             self._dh = lora.scale * (g.astype(mx.float32) @ lora.b.T)
             self._h = mx.zeros(self._dh.shape)
-            mx.eval(self._dh)
+            settle(self._dh)
 
     @property
     def state(self) -> list[mx.array]:
@@ -205,7 +218,7 @@ class _Inner:
 
     def input_gradient(self, da: mx.array, features: slice) -> mx.array:
         """∂a with the adapter's share."""
-        return da if self._lora is None else da + (self._dh @ self._lora.a[features].T).astype(da.dtype)
+        return da if self._lora is None else lora_linear.plus_scaled(da, self._dh @ self._lora.a[features].T)
 
     def add(self, a: mx.array, features: slice) -> None:
         """Take the activations of a range of features."""
@@ -231,4 +244,4 @@ def _made(n: mx.array, linear: FrozenLinear, features: slice, h: mx.array | None
 
 
 def _with_adapter(u: mx.array, features: slice, h: mx.array | None, lora: LoRA | None) -> mx.array:
-    return u if lora is None else u + (lora.scale * (h @ lora.b[:, features])).astype(u.dtype)
+    return u if lora is None else lora_linear.plus_scaled(u, h @ lora.b[:, features], lora.scale)

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from mesp_core.device.evaluation import settle
 from mesp_core.engine import norm
 from mesp_core.engine.gradient_sums import Adapters, GradientSums
 from mesp_core.engine.rowwise import rowwise
 from mesp_core.ops import lora_linear, rms_norm
 from mesp_core.ops.lora_linear import LoRA
+from mesp_core.ops.pieces import GPU_TILE
 from mesp_core.weights.weights import Block
 
 H = dict[str, mx.array]  # h = xA of projections, by their names
@@ -22,9 +24,10 @@ H = dict[str, mx.array]  # h = xA of projections, by their names
 
 @dataclass(frozen=True)
 class Pace:
-    """`by_rows`: some rows of (tokens × …) arrays at a time."""
+    """`by_rows`: some rows of (tokens × …) arrays at a time. `tile_elements`: scores of attention at once, on a GPU."""
 
     by_rows: bool
+    tile_elements: int = GPU_TILE
 
     def flat(self, x: mx.array) -> mx.array:
         """(B × L × C) -> (T × C) where rows are cut. `WHOLE` makes no view: MLX writes into no memory that a view shares."""
@@ -37,7 +40,7 @@ class Pace:
     def settle(self, *arrays: mx.array) -> None:
         """Evaluate now what would otherwise be made beside what it goes into."""
         if self.by_rows:
-            mx.eval(arrays)
+            settle(*arrays)
 
     def norm(self, x: mx.array, weight: mx.array, eps: float) -> mx.array:
         """x (T × C) -> n (T × C)."""

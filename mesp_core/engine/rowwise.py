@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import mlx.core as mx
 
+from mesp_core.device.evaluation import joined, piece
 from mesp_core.ops.pieces import TOKENS
 
 
@@ -14,19 +15,13 @@ def row_slices(tokens: int, at_once: int) -> Iterator[slice]:
 
 
 def rowwise(tokens: int, work: Callable[[slice], tuple[mx.array, ...]], at_once: int | None = None) -> tuple[mx.array, ...]:
-    """`work(rows)` -> arrays of these rows, for all rows; each result is one array, filled in place, evaluated."""
-    at_once = at_once or TOKENS
-    if tokens <= at_once:
-        results = work(slice(0, tokens))
-        mx.eval(results)
-        return results
-    results: list[mx.array] = []
-    for rows in row_slices(tokens, at_once):
-        parts = work(rows)
-        if not results:
-            results = [mx.zeros((tokens, *part.shape[1:]), part.dtype) for part in parts]
-        for result, part in zip(results, parts, strict=True):
-            result[rows] = part
-        part = parts = None
-        mx.eval(results)
-    return tuple(results)
+    """`work(rows)` -> arrays of these rows, for all rows; each result is one array, evaluated."""
+    parts: list[list[mx.array]] = []  # of each result
+    for rows in row_slices(tokens, at_once or TOKENS):
+        made = work(rows)
+        piece(made)
+        parts = parts or [[] for _ in made]
+        for of_result, part in zip(parts, made, strict=True):
+            of_result.append(part)
+        made = part = None
+    return tuple(joined(of_result) for of_result in parts)

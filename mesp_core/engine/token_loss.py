@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 
+from mesp_core.device.evaluation import joined, piece, settle
 from mesp_core.engine import norm
 from mesp_core.engine.rowwise import row_slices
 from mesp_core.ops import cross_entropy, rms_norm
@@ -25,25 +26,19 @@ def loss_and_gradient(
         return mx.array(0.0), mx.zeros(shape, x.dtype)
     whole = len(labelled) == len(labels)
     total = mx.array(0.0)
-    g: mx.array | None = None
+    parts: list[mx.array] = []  # of the labelled rows' gradient
     for rows in row_slices(len(labelled), len(labelled) if full else TOKENS):
-        at = mx.array(labelled[rows])
-        xs = x[rows] if whole else x[at]
+        xs = x[rows] if whole else x[mx.array(labelled[rows])]
         n = rms_norm.forward(xs, weight, eps)
-        mx.eval(xs, n)
+        settle(xs, n)
         loss, dn = cross_entropy.forward_backward(n, labels[labelled[rows]], head, full)
         n = None
-        of_rows = norm.backward(dn, xs, weight, eps)
+        parts.append(norm.backward(dn, xs, weight, eps))
         dn = xs = None
         total = total + loss
-        if whole and len(labelled[rows]) == len(labelled):
-            g = of_rows
-        else:
-            g = mx.zeros_like(x) if g is None else g
-            if whole:
-                g[rows] = of_rows
-            else:
-                g[at] = of_rows
-        of_rows = None
-        mx.eval(total, g)
+        piece(total, parts[-1])
+    g = joined(parts)
+    if not whole:
+        g = mx.zeros_like(x).at[mx.array(labelled)].add(g)
+        piece(g)
     return total, g.reshape(shape)

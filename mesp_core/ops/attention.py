@@ -2,205 +2,359 @@
 
 Samples are padded on the right, so the causal mask already hides padding from every real token.
 `forward` and `backward` hold whole rows of probabilities of some heads; `tiled_forward` and `tiled_backward` one tile.
+
+In here b samples and k key/value heads are worked on at a time, each with the rows of its G query heads as one matrix: one
+of either on the CPU, all on a GPU, where a kernel costs the same for many.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
+import numpy as np
 
+from mesp_core.device.evaluation import joined, piece, settle
+from mesp_core.device.fused import ATTENTION, one_kernel, own_kernel, trusted
+from mesp_core.device.in_use import on_gpu
 from mesp_core.ops import exponential, pieces
 
-QUERY_TILE = 128  # rows of probabilities that exist at once in the backward; what the mask hides beyond them is skipped
+QUERY_TILE = 128  # rows of probabilities that exist at once in `backward`; what the mask hides beyond them is skipped
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What is worked on at a time: samples, key/value heads with their query heads, and the tokens that are looked at."""
+
+    samples: slice
+    heads: slice
+    kv_heads: slice
+    length: int
+
+    def queries(self, a: mx.array, rows: slice) -> mx.array:
+        """a (B × H × L × D) -> (b × kG × rows × D)."""
+        return a[self.samples, self.heads, rows]
+
+    def keys(self, a: mx.array, keys: slice) -> mx.array:
+        """a (B × K × L × D) -> (b × k × keys × D) in float32."""
+        return a[self.samples, self.kv_heads, keys].astype(mx.float32)
+
+    def stacked(self, a: mx.array) -> mx.array:
+        """(b × kG × rows × D) -> (b × k × G·rows × D)."""
+        batch, _heads, _rows, dims = a.shape
+        return a.reshape(batch, self.kv_heads.stop - self.kv_heads.start, -1, dims)
+
+    def unstacked(self, a: mx.array, rows: slice) -> mx.array:
+        """(b × k × G·rows × D) -> (b × rows × kG × D)."""
+        return a.reshape(len(a), -1, rows.stop - rows.start, a.shape[-1]).swapaxes(1, 2)
 
 
 def forward(q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
     """q (B × H × L × D), k, v (B × K × L × D) -> o (B × H × L × D); `scale` is c."""
+    if on_gpu() and not trusted(ATTENTION):
+        return _plain(q, k, v, scale)
+    return _fused(q, k, v, scale)
+
+
+@own_kernel
+def _fused(q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal")
+
+
+def _plain(q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
+    """The formula, for a device whose fused kernel is wrong."""
+    batch, _heads, length, dims = q.shape
+    grouped = (scale * q.astype(mx.float32)).reshape(batch, k.shape[1], -1, length, dims)
+    k, v = (a.astype(mx.float32)[:, :, None] for a in (k, v))
+    s = grouped @ k.swapaxes(-1, -2) + _mask(slice(0, length), slice(0, length), None)
+    return (mx.softmax(s, axis=-1) @ v).reshape(q.shape).astype(q.dtype)
 
 
 def backward(g: mx.array, q: mx.array, k: mx.array, v: mx.array, scale: float) -> tuple[mx.array, mx.array, mx.array]:
     """g = ∂L/∂O -> ∂Q, ∂K, ∂V, the probabilities recomputed (Dao et al., arXiv 2205.14135, section 3.1).
 
     With ∂P = g·Vᵀ:  ∂V = Pᵀ·g   ∂S = P ∘ (∂P − rowsum(P ∘ ∂P))   ∂Q = c·∂S·K   ∂K = c·∂Sᵀ·Q.
-    One key/value head at a time, whose query heads sum into it, and one tile of queries at a time. A tile sees whole
-    rows of P, so the row sum needs no O, and is closer to the exact one than rowsum(g ∘ O).
+    One tile of queries at a time. It sees whole rows of P, so the row sum needs no O, and is closer to the exact one than
+    rowsum(g ∘ O).
     """
-    kv_heads, length = k.shape[1], k.shape[2]
-    group = q.shape[1] // kv_heads
-    dq, dk, dv = [], [], []
-    for head in range(kv_heads):
-        mine = slice(head * group, (head + 1) * group)
-        kh, vh = (a[:, head : head + 1].astype(mx.float32) for a in (k, v))  # (B × 1 × L × D)
-        dk_head, dv_head = mx.zeros_like(kh), mx.zeros_like(vh)
+    of_heads: list[list[mx.array]] = [[], [], []]
+    for share in _shares(q, k, None, one_sample=False):
+        length = share.length
+        kh, vh = (share.keys(a, slice(0, length)) for a in (k, v))
+        dk, dv = mx.zeros_like(kh), mx.zeros_like(vh)
         tiles = []
-        for start in range(0, length, QUERY_TILE):
-            stop = min(start + QUERY_TILE, length)
-            # (B × group × tile × D) for the queries, (B × 1 × stop × D) for the keys they can see
-            gt, qt = (a[:, mine, start:stop].astype(mx.float32) for a in (g, q))
-            kt, vt = kh[:, :, :stop], vh[:, :, :stop]
-            hidden = mx.arange(stop) > mx.arange(start, stop)[:, None]
-            qt = scale * qt
-            p = mx.softmax(mx.where(hidden, -mx.inf, qt @ kt.swapaxes(-1, -2)), axis=-1)
-            dv_head[:, :, :stop] += (p.swapaxes(-1, -2) @ gt).sum(axis=1, keepdims=True)
+        for start, stop in pieces.ranges(length, QUERY_TILE):
+            rows, keys = slice(start, stop), slice(0, stop)
+            gt, qt = (share.stacked(_scaled(share.queries(a, rows), factor)) for a, factor in ((g, None), (q, scale)))
+            kt, vt = kh[:, :, keys], vh[:, :, keys]
+            s = _masked(qt @ kt.swapaxes(-1, -2), _mask(rows, keys, None))
+            p, s = mx.softmax(s, axis=-1), None
             pdp = p * (gt @ vt.swapaxes(-1, -2))
-            ds = pdp - p * pdp.sum(axis=-1, keepdims=True)
-            tiles.append((scale * (ds @ kt)).astype(q.dtype))
-            dk_head[:, :, :stop] += (ds.swapaxes(-1, -2) @ qt).sum(axis=1, keepdims=True)
+            beyond = [(0, 0), (0, 0), (0, length - stop), (0, 0)]
+            dv = dv + mx.pad(p.swapaxes(-1, -2) @ gt, beyond)
+            ds = _minus_share(pdp, p, pdp.sum(axis=-1, keepdims=True))
+            tiles.append(share.unstacked(_cast_scaled(ds @ kt, scale, q), rows))
+            dk = dk + mx.pad(ds.swapaxes(-1, -2) @ qt, beyond)
             p = pdp = ds = None
             # Now, so that one tile's probabilities are gone before the next one's exist.
-            mx.eval(tiles[-1], dk_head, dv_head)
-        dq.append(mx.concatenate(tiles, axis=2))
-        dk.append(dk_head.astype(k.dtype))
-        dv.append(dv_head.astype(v.dtype))
-    return tuple(mx.concatenate(parts, axis=1) for parts in (dq, dk, dv))
+            piece(tiles[-1], dk, dv)
+        of_heads[0].append(mx.concatenate(tiles, axis=1).swapaxes(1, 2))
+        of_heads[1].append(dk.astype(k.dtype))
+        of_heads[2].append(dv.astype(v.dtype))
+    return tuple(parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=1) for parts in of_heads)
 
 
 def tiled_forward(
-    q: mx.array, k: mx.array, v: mx.array, scale: float, lengths: Sequence[int] | None = None, window: int | None = None
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    scale: float,
+    lengths: Sequence[int] | None = None,
+    window: int | None = None,
+    tile_elements: int = pieces.GPU_TILE,
 ) -> tuple[mx.array, mx.array]:
     """q (B × H × L × D), k, v (B × K × L × D) -> o (B × H × L × D) in q's dtype, and lse (B × H × L), float32, evaluated.
 
     FlashAttention-2's forward (Dao, arXiv 2307.08691, section 3.1): tiles of queries times tiles of keys, the softmax's
     running maximum and sum rescaling what was summed so far; lse = log Σ exp(scores of a row). `lengths`: the tokens of
-    each sample, padded on the right; rows beyond are 0 and never read. `window`: a query sees that many keys, itself
-    the last. Tiles that no query sees are skipped. Sums are float32. Beside inputs and outputs one tile exists.
-    o is a view of B × L × H × D in memory, so that joining the heads copies nothing.
+    each sample, padded on the right; rows beyond are 0 and never read (a GPU computes them). `window`: a query sees that
+    many keys, itself the last. Tiles that no query sees are skipped. Sums are float32. Beside inputs and outputs one tile
+    exists, on a GPU of about `tile_elements` scores. o is a view of B × L × H × D in memory, so that joining the heads
+    copies nothing.
     """
-    mx.eval(q, k, v)
-    o, lse = _empty(q), mx.zeros(q.shape[:3], mx.float32)
-    mx.eval(lse)
-    for sample, heads, head, length in _heads(q, k, lengths):
-        for rows in _query_tiles(length, heads.stop - heads.start):
-            qt = scale * _stacked(q, sample, heads, rows)
+    settle(q, k, v)
+    tile = _Tile.of(q, k, tile_elements)
+    o, lse = _Outputs(q), _Outputs(mx.zeros((*q.shape[:3], 1)))
+    for share in _shares(q, k, lengths):
+        o_tiles, lse_tiles = [], []
+        for rows in tile.queries(share.length):
+            qt = share.stacked(_scaled(share.queries(q, rows), scale))
             largest = total = mean = None
-            for keys in _key_tiles(rows, window):
-                kt, vt = (_tile(a, sample, head, keys) for a in (k, v))
-                s = _scores(qt, kt, rows, keys, window)
+            for keys in tile.keys(rows, window):
+                kt, vt = (share.keys(a, keys) for a in (k, v))
+                s = _masked(qt @ kt.swapaxes(-1, -2), _mask(rows, keys, window))
                 before, largest = largest, s.max(axis=-1, keepdims=True)
                 if before is not None:
                     largest = mx.maximum(largest, before)
-                mx.eval(s, largest)
-                p, s = exponential.exp(s - largest), None
+                settle(s, largest)
+                p, s = _exp_less(s, largest), None
                 part = p.sum(axis=-1, keepdims=True)
                 if before is None:
                     total, mean = part, p @ vt
                 else:
-                    shrink = exponential.exp(before - largest)
-                    total, mean = total * shrink + part, mx.addmm(mean * shrink, p, vt)
-                p = part = kt = vt = before = shrink = None
+                    total, mean = _shrunk(total, part, mean, before, largest)
+                    mean = mx.addmm(mean, p, vt)
+                p = part = kt = vt = before = None
                 # Now, so that one tile's probabilities are gone before the next one's exist.
-                mx.eval(largest, total, mean)
-            mean = _unstacked(mean / total, rows).astype(q.dtype)
-            largest = (largest + mx.log(total)).reshape(-1, rows.stop - rows.start)
-            mx.eval(mean, largest)
-            o[sample, rows, heads], lse[sample, heads, rows] = mean, largest
-            mx.eval(o, lse)
-    return o.swapaxes(1, 2), lse
+                piece(largest, total, mean)
+            mean, largest = _finished(mean, total, largest, q)
+            o_tiles.append(share.unstacked(mean, rows))
+            lse_tiles.append(share.unstacked(largest, rows))
+            mean = largest = total = qt = None
+            piece(o_tiles[-1], lse_tiles[-1])
+        o.add(share, share.heads, o_tiles)
+        lse.add(share, share.heads, lse_tiles)
+    return o.whole(), lse.whole()[..., 0]
 
 
 def tiled_backward(
-    g: mx.array,
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    o: mx.array,
-    lse: mx.array,
+    taken: list[mx.array],
     scale: float,
     lengths: Sequence[int] | None = None,
     window: int | None = None,
+    tile_elements: int = pieces.GPU_TILE,
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """g = ∂L/∂o, and what `tiled_forward` took and gave -> ∂Q, ∂K, ∂V in their dtypes, evaluated; 0 beyond `lengths`.
+    """[g = ∂L/∂o, q, k, v, o, lse], emptied: what `tiled_forward` took and gave -> ∂Q, ∂K, ∂V in their dtypes, evaluated.
 
     FlashAttention-2's backward (section 3.2), query tiles outside: with P = exp(scores − lse) and Δ = rowsum(g ∘ o),
-    ∂V = Pᵀ·g   ∂S = P ∘ (g·Vᵀ − Δ)   ∂Q = c·∂S·K   ∂K = c·∂Sᵀ·Q. Beside inputs and outputs one tile exists, and ∂K and
-    ∂V of one head of one sample in float32. All three are views of B × L × heads × D in memory.
+    ∂V = Pᵀ·g   ∂S = P ∘ (g·Vᵀ − Δ)   ∂Q = c·∂S·K   ∂K = c·∂Sᵀ·Q. Rows beyond `lengths` are 0. Beside inputs and outputs
+    one tile exists, and ∂K and ∂V of what is worked on in float32. All three are views of B × L × heads × D in memory.
     """
-    mx.eval(g, q, k, v, o, lse)
-    dq, dk, dv = _empty(q), _empty(k), _empty(v)
-    for sample, heads, head, length in _heads(q, k, lengths):
-        dk_head, dv_head = (mx.zeros((length, a.shape[-1]), mx.float32) for a in (k, v))
-        mx.eval(dk_head, dv_head)
-        for rows in _query_tiles(length, heads.stop - heads.start):
-            gt, ot, qt = (_stacked(a, sample, heads, rows) for a in (g, o, q))
-            delta, qt = (gt * ot).sum(axis=-1, keepdims=True), scale * qt
-            ot, norm = None, lse[sample, heads, rows].reshape(-1, 1)
-            mx.eval(gt, qt, delta)
-            dqt = mx.zeros_like(qt)
-            for keys in _key_tiles(rows, window):
-                kt, vt = (_tile(a, sample, head, keys) for a in (k, v))
-                p = exponential.exp(_scores(qt, kt, rows, keys, window) - norm)
-                dvt = mx.addmm(dv_head[keys], p.T, gt)
-                mx.eval(p, dvt)
-                ds, p = p * (gt @ vt.T - delta), None
-                dkt, dqt = mx.addmm(dk_head[keys], ds.T, qt), mx.addmm(dqt, ds, kt)
+    settle(taken)
+    g, q, k, v, o, lse = taken
+    taken.clear()
+    tile = _Tile.of(q, k, tile_elements)
+    dq, dk, dv = _Outputs(q), _Outputs(k), _Outputs(v)
+    for share in _shares(q, k, lengths):
+        dk_tiles, dv_tiles = (_Sums(share, tile, a) for a in (k, v))
+        dq_tiles = []
+        for rows in tile.queries(share.length):
+            gt, qt = (share.stacked(_scaled(share.queries(a, rows), factor)) for a, factor in ((g, None), (q, scale)))
+            delta = _product(gt, share.stacked(share.queries(o, rows))).sum(axis=-1, keepdims=True)
+            norm = lse[share.samples, share.heads, rows].reshape(*gt.shape[:-1], 1)
+            settle(gt, qt, delta)
+            dqt = None
+            for keys in tile.keys(rows, window):
+                kt, vt = (share.keys(a, keys) for a in (k, v))
+                p = _probabilities(qt @ kt.swapaxes(-1, -2), norm, _mask(rows, keys, window))
+                dvt = dv_tiles.with_product(keys, p.swapaxes(-1, -2), gt)
+                settle(p, dvt)
+                ds, p = _softmax_backward(p, gt @ vt.swapaxes(-1, -2), delta), None
+                dkt = dk_tiles.with_product(keys, ds.swapaxes(-1, -2), qt)
+                dqt = ds @ kt if dqt is None else mx.addmm(dqt, ds, kt)
                 ds = kt = vt = None
-                mx.eval(dkt, dqt)
-                dk_head[keys], dv_head[keys] = dkt, dvt
-                dkt = dvt = None
-                mx.eval(dk_head, dv_head)
-            dqt = _unstacked(scale * dqt, rows).astype(q.dtype)
-            mx.eval(dqt)
-            dq[sample, rows, heads] = dqt
-            gt = qt = dqt = delta = norm = None
-            mx.eval(dq)
-        dk[sample, :length, head], dv[sample, :length, head] = dk_head.astype(k.dtype), dv_head.astype(v.dtype)
-        dk_head = dv_head = None
-        mx.eval(dk, dv)
-    return dq.swapaxes(1, 2), dk.swapaxes(1, 2), dv.swapaxes(1, 2)
+                # Now, so that one tile's probabilities are gone before the next one's exist.
+                piece(dkt, dvt, dqt)
+            dq_tiles.append(share.unstacked(_cast_scaled(dqt, scale, q), rows))
+            gt = qt = dqt = delta = norm = dkt = dvt = None
+            piece(dq_tiles[-1])
+        dq.add(share, share.heads, dq_tiles)
+        for whole, sums in ((dk, dk_tiles), (dv, dv_tiles)):
+            whole.add(share, share.kv_heads, sums.take())
+    g = q = k = v = o = lse = None
+    return tuple(whole.whole() for whole in (dq, dk, dv))
 
 
-def _empty(a: mx.array) -> mx.array:
-    """a (B × H × L × D) -> zeros (B × L × H × D) in its dtype. Evaluated, and held once, slices are written in place."""
-    zeros = mx.zeros(a.swapaxes(1, 2).shape, a.dtype)
-    mx.eval(zeros)
-    return zeros
-
-
-def _heads(q: mx.array, k: mx.array, lengths: Sequence[int] | None) -> Iterator[tuple[int, slice, int, int]]:
-    """(sample, its query heads, their key/value head, tokens): what is worked on at a time."""
+def _shares(q: mx.array, k: mx.array, lengths: Sequence[int] | None, one_sample: bool = True) -> Iterator[_Share]:
     batch, heads, longest, _dims = q.shape
-    group = heads // k.shape[1]
-    for sample in range(batch):
-        for head in range(k.shape[1]):
-            yield sample, slice(head * group, (head + 1) * group), head, longest if lengths is None else int(lengths[sample])
+    kv_heads = k.shape[1]
+    group = heads // kv_heads
+    if on_gpu():
+        yield _Share(slice(0, batch), slice(0, heads), slice(0, kv_heads), longest)
+        return
+    for sample in range(batch) if one_sample else [None]:
+        samples = slice(0, batch) if sample is None else slice(sample, sample + 1)
+        for head in range(kv_heads):
+            length = longest if lengths is None else int(lengths[sample])
+            yield _Share(samples, slice(head * group, (head + 1) * group), slice(head, head + 1), length)
 
 
-def _query_tiles(length: int, group: int) -> Iterator[slice]:
-    for start, stop in pieces.ranges(length, pieces.query_tile(group)):
-        yield slice(start, stop)
+@dataclass(frozen=True)
+class _Tile:
+    """How large tiles are: `rows` queries of each query head and `at_once` keys, both cut on a fixed grid."""
+
+    rows: int
+    at_once: int
+
+    @classmethod
+    def of(cls, q: mx.array, k: mx.array, elements: int) -> "_Tile":
+        batch, heads, length, _dims = q.shape
+        if on_gpu():
+            return cls(*pieces.gpu_tile(batch * heads, length, elements))
+        rows = pieces.query_tile(heads // k.shape[1])
+        return cls(rows, pieces.TILE_KEYS // rows * rows)
+
+    def queries(self, length: int) -> Iterator[slice]:
+        for start, stop in pieces.ranges(length, self.rows):
+            yield slice(start, stop)
+
+    def keys(self, rows: slice, window: int | None) -> Iterator[slice]:
+        """The keys that some query of the tile sees, last tile first: that one holds at least one key of every query."""
+        first = 0 if window is None else max(0, rows.start - window + 1)
+        for number in reversed(range(first // self.at_once, -(-rows.stop // self.at_once))):
+            yield slice(max(first, number * self.at_once), min(rows.stop, (number + 1) * self.at_once))
 
 
-def _key_tiles(rows: slice, window: int | None) -> Iterator[slice]:
-    """The keys that some query of the tile sees, last tile first: that one holds at least one key of every query."""
-    first = 0 if window is None else max(0, rows.start - window + 1)
-    for stop in range(rows.stop, first, -pieces.TILE_KEYS):
-        yield slice(max(first, stop - pieces.TILE_KEYS), stop)
+class _Sums:
+    """∂K or ∂V of what is worked on, in float32: a sum for each tile of keys (b × k × keys × D)."""
+
+    def __init__(self, share: _Share, tile: _Tile, a: mx.array) -> None:
+        self._share, self._tile, self._dtype, self._longest = share, tile, a.dtype, a.shape[2]
+        self._sums: list[mx.array | None] = [None] * -(-share.length // tile.at_once)
+
+    def with_product(self, keys: slice, left: mx.array, right: mx.array) -> mx.array:
+        """Add left (b × k × keys × n) · right (b × k × n × D) to these keys' sum, which is returned."""
+        number = keys.start // self._tile.at_once
+        first = number * self._tile.at_once
+        last = min(first + self._tile.at_once, self._share.length)
+        before = self._sums[number]
+        if (keys.start, keys.stop) == (first, last):
+            found = left @ right if before is None else mx.addmm(before, left, right)
+        else:
+            part = mx.pad(left @ right, [(0, 0), (0, 0), (keys.start - first, last - keys.stop), (0, 0)])
+            found = part if before is None else before + part
+        self._sums[number] = found
+        return found
+
+    def take(self) -> list[mx.array]:
+        """The sums (b × keys × k × D) in the dtype of what they are for; nothing is left here."""
+        return [self._sums.pop(0).astype(self._dtype).swapaxes(1, 2) for _ in range(len(self._sums))]
 
 
-def _tile(a: mx.array, sample: int, head: int, keys: slice) -> mx.array:
-    """a (B × K × L × D) -> (keys × D) in float32."""
-    return a[sample, head, keys].astype(mx.float32)
+class _Outputs:
+    """An array like a (B × heads × L × D) that is put together share by share, as B × L × heads × D."""
+
+    def __init__(self, like: mx.array) -> None:
+        self._samples: dict[int, list[mx.array]] = {}
+        self._longest, self._dims, self._dtype = like.shape[2], like.shape[3], like.dtype
+
+    def add(self, share: _Share, heads: slice, tiles: list[mx.array]) -> None:
+        """The tiles (b × rows × heads × D) of a share, which are emptied; 0 for what its samples lack of the longest."""
+        if beyond := self._longest - share.length:
+            shape = (share.samples.stop - share.samples.start, beyond, heads.stop - heads.start, self._dims)
+            tiles.append(mx.zeros(shape, self._dtype))
+        self._samples.setdefault(share.samples.start, []).append(joined(tiles, axis=1))
+
+    def whole(self) -> mx.array:
+        """All of it, (B × heads × L × D); nothing is left here."""
+        return joined([joined(self._samples.pop(first), axis=2) for first in sorted(self._samples)]).swapaxes(1, 2)
 
 
-def _stacked(a: mx.array, sample: int, heads: slice, rows: slice) -> mx.array:
-    """a (B × H × L × D) -> (heads·rows × D) in float32: the query heads of a key/value head as rows of one matrix."""
-    return a[sample, heads, rows].astype(mx.float32).reshape(-1, a.shape[-1])
-
-
-def _unstacked(a: mx.array, rows: slice) -> mx.array:
-    """(heads·rows × D) -> (rows × heads × D)."""
-    return a.reshape(-1, rows.stop - rows.start, a.shape[-1]).swapaxes(0, 1)
-
-
-def _scores(qt: mx.array, kt: mx.array, rows: slice, keys: slice, window: int | None) -> mx.array:
-    """c·Q (heads·rows × D), K (keys × D) -> their product, −∞ where a query does not see a key."""
-    s = qt @ kt.T
+def _mask(rows: slice, keys: slice, window: int | None) -> mx.array | None:
+    """What hides a key from a query: −∞ (rows × keys), added to scores; None where every query sees every key."""
     late, early = keys.stop - 1 > rows.start, window is not None and keys.start <= rows.stop - 1 - window
     if not (late or early):
-        return s
-    query, key = mx.arange(rows.start, rows.stop)[:, None], mx.arange(keys.start, keys.stop)
+        return None
+    query, key = np.arange(rows.start, rows.stop)[:, None], np.arange(keys.start, keys.stop)
     hidden = key > query
     if early:
-        hidden = hidden | (key <= query - window)
-    mask = mx.where(hidden, -mx.inf, 0.0)
-    return (s.reshape(-1, *mask.shape) + mask).reshape(s.shape)
+        hidden |= key <= query - window
+    return mx.array(np.where(hidden, np.float32(-np.inf), np.float32(0)))
+
+
+def _masked(s: mx.array, mask: mx.array | None) -> mx.array:
+    """Scores (b × k × G·rows × keys), those that the mask hides −∞."""
+    return s if mask is None else (s.reshape(*s.shape[:2], -1, *mask.shape) + mask).reshape(s.shape)
+
+
+def _probabilities(s: mx.array, norm: mx.array, mask: mx.array | None) -> mx.array:
+    """exp(s − lse), masked, as one kernel."""
+    if mask is None:
+        return _exp_less(s, norm)
+    grouped = (*s.shape[:2], -1, *mask.shape)
+    return _exp_less(s.reshape(grouped), norm.reshape(*grouped[:-1], 1), mask).reshape(s.shape)
+
+
+@one_kernel
+def _exp_less(s: mx.array, norm: mx.array, mask: mx.array | None = None) -> mx.array:
+    return exponential.exp((s if mask is None else s + mask) - norm)
+
+
+@one_kernel
+def _scaled(a: mx.array, scale: float | None) -> mx.array:
+    a = a.astype(mx.float32)
+    return a if scale is None else scale * a
+
+
+@one_kernel
+def _product(a: mx.array, b: mx.array) -> mx.array:
+    return a.astype(mx.float32) * b.astype(mx.float32)
+
+
+@one_kernel
+def _shrunk(
+    total: mx.array, part: mx.array, mean: mx.array, before: mx.array, largest: mx.array
+) -> tuple[mx.array, mx.array]:
+    """The running sum with another part, and the running mean's numerator, to a new largest score."""
+    shrink = exponential.exp(before - largest)
+    return total * shrink + part, mean * shrink
+
+
+@one_kernel
+def _finished(mean: mx.array, total: mx.array, largest: mx.array, like: mx.array) -> tuple[mx.array, mx.array]:
+    """o in the dtype of `like`, and lse."""
+    return (mean / total).astype(like.dtype), largest + mx.log(total)
+
+
+@one_kernel
+def _softmax_backward(p: mx.array, dp: mx.array, delta: mx.array) -> mx.array:
+    return p * (dp - delta)
+
+
+@one_kernel
+def _minus_share(pdp: mx.array, p: mx.array, total: mx.array) -> mx.array:
+    return pdp - p * total
+
+
+@one_kernel
+def _cast_scaled(a: mx.array, scale: float, like: mx.array) -> mx.array:
+    return (scale * a).astype(like.dtype)

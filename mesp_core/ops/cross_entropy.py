@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
+from mesp_core.device.evaluation import joined, piece
 from mesp_core.ops import frozen_matmul, pieces
 from mesp_core.ops.exponential import exp
 from mesp_core.ops.frozen_matmul import FrozenLinear
@@ -90,20 +91,21 @@ def _online(x: mx.array, targets: np.ndarray, head: Head) -> tuple[mx.array, mx.
         dx = frozen_matmul.add_backward(dx * shrink, p, part)
         part = p = None
         # Now, so that one chunk is gone before the next exists.
-        mx.eval(largest, total, picked, dx)
+        piece(largest, total, picked, dx)
     loss = (largest + mx.log(total) - picked).sum()
     dx = dx / total - _through_cap(head.rows(targets), picked, head.softcap)
-    mx.eval(loss, dx)
+    piece(loss, dx)
     return loss, dx
 
 
 def _full(x: mx.array, targets: np.ndarray, head: Head) -> tuple[mx.array, mx.array]:
     """The same with all logits (R × vocab) at once."""
     chunks = head.chunks(x.shape[-1])
-    z = mx.zeros((len(targets), head.vocab_size))
+    parts = []
     for start, stop in chunks:
-        z[:, start:stop] = _capped(frozen_matmul.forward(x, head.part(start, stop)), head.softcap)
-        mx.eval(z)
+        parts.append(_capped(frozen_matmul.forward(x, head.part(start, stop)), head.softcap))
+        piece(parts[-1])
+    z = joined(parts, axis=-1)
     picked = mx.take_along_axis(z, mx.array(targets)[:, None], axis=-1)
     largest = z.max(axis=-1, keepdims=True)
     p = exp(z - largest)
@@ -112,12 +114,12 @@ def _full(x: mx.array, targets: np.ndarray, head: Head) -> tuple[mx.array, mx.ar
     total = total.sum(axis=-1, keepdims=True)
     loss = (largest + mx.log(total) - picked).sum()
     p = _through_cap(p / total, z, head.softcap)
-    mx.eval(loss, picked, p)
+    piece(loss, picked, p)
     z = None
     dx = -_through_cap(head.rows(targets), picked, head.softcap)
     for start, stop in chunks:
         dx = frozen_matmul.add_backward(dx, p[:, start:stop], head.part(start, stop))
-        mx.eval(dx)
+        piece(dx)
     return loss, dx
 
 

@@ -9,20 +9,17 @@ import math
 
 import mlx.core as mx
 
+from mesp_core.device.in_use import on_gpu
+
 
 def exp(x: mx.array) -> mx.array:
     """x, of any shape -> eˣ in x's dtype: 0 at −∞, ∞ where it overflows."""
-    return _power(x, 1.0).astype(x.dtype) if on_cpu() else mx.exp(x)
+    return mx.exp(x) if on_gpu() else _power(x, 1.0).astype(x.dtype)
 
 
 def sigmoid(x: mx.array) -> mx.array:
     """x, of any shape -> σ(x) in x's dtype: 0 and 1 far from zero, never ∞ or NaN."""
-    return _sigmoid(x) if on_cpu() else mx.sigmoid(x)
-
-
-def on_cpu() -> bool:
-    """Whether MLX computes on the CPU here."""
-    return mx.default_device().type == mx.DeviceType.cpu
+    return mx.sigmoid(x) if on_gpu() else _sigmoid(x)
 
 
 def _power(x: mx.array, factor: float) -> mx.array:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
+from mesp_core.device.fused import one_kernel
+from mesp_core.device.in_use import on_gpu
 from mesp_core.ops import frozen_matmul
 from mesp_core.ops.frozen_matmul import FrozenLinear
 
@@ -36,7 +38,13 @@ def forward(x: mx.array, linear: FrozenLinear, lora: LoRA | None, h: mx.array | 
     if lora is None:
         return y
     h = low_rank(x, lora) if h is None else h
-    return y + (lora.scale * (h @ lora.b)).astype(y.dtype)
+    return plus_scaled(y, h @ lora.b, lora.scale)
+
+
+@one_kernel
+def plus_scaled(y: mx.array, more: mx.array, scale: float | None = None) -> mx.array:
+    """y + scale·more, of one shape, in y's dtype: the frozen product and the adapter's share."""
+    return y + (more if scale is None else scale * more).astype(y.dtype)
 
 
 def backward(
@@ -51,8 +59,10 @@ def backward(
         return frozen_matmul.backward(g, linear), None
     h = low_rank(x, lora) if h is None else h
     g2, x2, h2 = (a.reshape(-1, a.shape[-1]) for a in (g, x, h))
+    if on_gpu():  # once for both products of each; the CPU makes, and lets go of, one copy at a time
+        g2, x2 = (a.astype(mx.result_type(a, h2)) for a in (g2, x2))
     db = lora.scale * (h2.T @ g2)
     dh = lora.scale * (g2 @ lora.b.T)
     da = x2.T @ dh
-    dx = frozen_matmul.backward(g, linear) + (dh @ lora.a.T).astype(g.dtype).reshape(x.shape)
+    dx = plus_scaled(frozen_matmul.backward(g, linear), (dh @ lora.a.T).reshape(x.shape))
     return dx, (da.astype(lora.a.dtype), db.astype(lora.b.dtype))

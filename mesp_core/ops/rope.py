@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from mesp_core.device.fused import own_kernel
+
 
 @dataclass(frozen=True)
 class Rotation:
@@ -44,6 +46,7 @@ def llama3_frequencies(dims: int, theta: float, llama3: tuple[float, float, floa
     return mx.where((wavelengths > context / high) & (wavelengths < context / low), between, stretched)
 
 
+@own_kernel
 def _turn(x: mx.array, rotation: Rotation, scale: float) -> mx.array:
     return mx.fast.rope(
         x,

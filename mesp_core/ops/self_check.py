@@ -11,6 +11,7 @@ from itertools import product
 
 import mlx.core as mx
 
+from mesp_core.device.evaluation import needed
 from mesp_core.ops import frozen_matmul
 from mesp_core.ops.frozen_matmul import FrozenLinear
 
@@ -56,14 +57,14 @@ def _noise(rows: int, width: int, dtype: mx.Dtype) -> mx.array:
 def _forward_error(fast: FrozenLinear, slow: FrozenLinear, x: mx.array) -> float:
     """Block by block: the head's expected product is as large as all logits, and would show in the run's footprint."""
     y, operand = frozen_matmul.forward(x, fast), x.astype(mx.float32)
-    mx.eval(y, operand)
+    needed(y, operand)
     squares = mx.zeros((2,))
     for start, stop in frozen_matmul.row_blocks(slow):
         expected = operand @ frozen_matmul.dequantized_rows(slow, slice(start, stop)).T
         difference = y[:, start:stop].astype(mx.float32) - expected
         squares = squares + mx.stack([difference.square().sum(), expected.square().sum()])
         expected = difference = None
-        mx.eval(squares)
+        needed(squares)
     return (squares[0] / squares[1]).sqrt().item()
 
 

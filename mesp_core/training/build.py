@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
+from mesp_core.device.in_use import on_gpu
 from mesp_core.engine import rowwise as chunks
 from mesp_core.engine.block_inputs import InMemory, OnDisk, scratch_folder
 from mesp_core.engine.blockwise import Blockwise
@@ -14,7 +15,6 @@ from mesp_core.lifetimes.keep import Keep
 from mesp_core.machine.memory import MB
 from mesp_core.methods.names import parse_method
 from mesp_core.models.checkpoint import Checkpoint
-from mesp_core.ops.exponential import on_cpu
 from mesp_core.planner import in_words, plan
 from mesp_core.settings.run_config import RunConfig
 from mesp_core.weights.weights import FLOAT_DTYPES, Weights
@@ -24,7 +24,7 @@ def activation_dtype(config: RunConfig, checkpoint: Checkpoint) -> mx.Dtype:
     """The configured dtype; `auto` is the checkpoint's own on a GPU, float32 on the CPU."""
     if config.dtype != "auto":
         return getattr(mx, config.dtype)
-    return mx.float32 if on_cpu() else FLOAT_DTYPES[checkpoint.float_dtype]
+    return FLOAT_DTYPES[checkpoint.float_dtype] if on_gpu() else mx.float32
 
 
 def build_method(

@@ -3,6 +3,7 @@
 import mlx.core as mx
 import mlx.optimizers as optim
 
+from mesp_core.device.evaluation import piece
 from mesp_core.engine.method import AdapterTree
 
 
@@ -52,7 +53,7 @@ class PartialUpdate:
         gradients.clear()  # the old values are the graph's alone now: freed, or written over, as it is evaluated
         state = [] if self._stateless else [optimizer.state[path] for path in paths]
         scalars = [value for value in optimizer.state.values() if isinstance(value, mx.array)]  # step, learning rate
-        mx.eval([self._adapters[path] for path in paths], state, scalars)
+        piece([self._adapters[path] for path in paths], state, scalars)
 
 
 def _as_float32(tree: AdapterTree) -> AdapterTree:

@@ -4,6 +4,7 @@ import math
 
 import mlx.core as mx
 
+from mesp_core.device.evaluation import needed, piece
 from mesp_core.engine.method import AdapterTree, EnterPhase
 from mesp_core.errors import NotFiniteError
 from mesp_core.settings.run_config import RunConfig
@@ -48,6 +49,7 @@ class StepUpdate:
         Raises:
             NotFiniteError: if it is not a finite number; no adapter has been changed in this step.
         """
+        needed(loss)
         self.total_loss += loss.item()
         self._left -= 1
         self._refuse_if_not_finite("loss", self.total_loss)
@@ -93,7 +95,7 @@ class StepUpdate:
             before = self._sums.pop(path, {})
             for name in list(before):
                 pair[name] = before.pop(name) + pair[name]
-        mx.eval(part)
+        piece(part)
 
     def _refuse_if_not_finite(self, what: str, value: float) -> None:
         if not math.isfinite(value):
@@ -116,4 +118,6 @@ def _scale(gradients: AdapterTree, factor: float) -> None:
 def _sum_of_squares(gradients: AdapterTree) -> float:
     """In float32; not a number, or infinite, if any of the gradients is."""
     squares = [gradient.astype(mx.float32).square().sum() for pair in gradients.values() for gradient in pair.values()]
-    return mx.stack(squares).sum().item()
+    total = mx.stack(squares).sum()
+    needed(total)
+    return total.item()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 
+from mesp_core.device.evaluation import copied_from_file
 from mesp_core.models.safetensors import TensorEntry
 
 # safetensors type -> (numpy type that has its size, MLX type)
@@ -56,4 +57,5 @@ class StoredTensor:
         # Of a strided view MLX would copy what lies between its rows too, so columns are put side by side first.
         chosen = np.ascontiguousarray(self._view[np.array(part) if isinstance(part, mx.array) else part])
         array = mx.array(chosen)
+        copied_from_file(chosen.nbytes)
         return array.view(self.dtype) if self.dtype == mx.bfloat16 else array

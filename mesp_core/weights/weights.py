@@ -12,13 +12,13 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
+from mesp_core.device.in_use import on_gpu
 from mesp_core.errors import CheckpointError
 from mesp_core.models.architecture import EMBEDDING, PROJECTIONS, norm_path, projection_path
 from mesp_core.models.checkpoint import Checkpoint, LinearEntry
 from mesp_core.models.safetensors import TensorEntry
 from mesp_core.ops import frozen_matmul
 from mesp_core.ops.cross_entropy import Head
-from mesp_core.ops.exponential import on_cpu
 from mesp_core.ops.frozen_matmul import FrozenLinear
 from mesp_core.ops.self_check import Verdict, check_kernel
 from mesp_core.weights import mapped
@@ -170,7 +170,7 @@ class Weights:
 
 def default_kernel() -> str:
     """`quantized` on a GPU, `dequantize` on the CPU, where MLX's quantised product is 10 to 20 times slower."""
-    return "dequantize" if on_cpu() else "quantized"
+    return "quantized" if on_gpu() else "dequantize"
 
 
 def _map(checkpoint: Checkpoint, file: Path) -> mmap.mmap:

@@ -30,6 +30,7 @@ FLOORS = (
     "machine",
     "files",
     "ops",
+    "device",
 )
 # Rooms whose every file can be imported, and used, where there is no MLX.
 WITHOUT_MLX = (
@@ -99,11 +100,12 @@ def test_at_the_top_of_the_package_stand_its_door_its_version_and_its_errors():
     assert not rooms_imported(ROOT / "mesp_core" / "errors.py")
 
 
-def test_ops_import_nothing_but_mlx():
+def test_ops_and_the_device_below_them_import_nothing_but_mlx():
     allowed = set(sys.stdlib_module_names) | {"mlx", "numpy"}
-    for file in modules("mesp_core/ops"):
-        others = {name for name in imports(file) if name.split(".")[0] not in allowed}
-        assert all(name.startswith("mesp_core.ops.") for name in others), f"{file.name} imports {others}"
+    for room_name in ("ops", "device"):
+        for file in modules(f"mesp_core/{room_name}"):
+            others = {name for name in imports(file) if name.split(".")[0] not in allowed}
+            assert all(name.split(".")[1] in ("ops", "device") for name in others), f"{file.name} imports {others}"
 
 
 @pytest.mark.parametrize("name", WITHOUT_MLX)

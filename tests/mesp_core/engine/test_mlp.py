@@ -91,7 +91,7 @@ def test_by_ranges_it_is_the_whole(kind, parts, kernel, layers, loras, noise, pl
     monkeypatch.setattr(pieces, "MLP_FEATURES", max(1, min(INNER, parts // HIDDEN)))
     (linears, dense), adapters = layers(kind, kernel), loras()
     n, g = noise(TOKENS, HIDDEN, seed=1), noise(TOKENS, HIDDEN, seed=2)
-    nothing = Activations((), TOKENS, INNER, mx.float32)
+    nothing = Activations((), mx.float32)
     found = both_ways(g, n, linears, adapters, parts, nothing)
     compare(found, reference(plain, g, n, dense, adapters), assert_close)
 
@@ -101,7 +101,7 @@ def test_by_ranges_it_is_the_whole(kind, parts, kernel, layers, loras, noise, pl
 def test_with_what_was_kept(names, rows, layers, loras, noise, plain, assert_close, monkeypatch):
     (linears, dense), adapters = layers("groups of 64"), loras()
     n, g = noise(TOKENS, HIDDEN, seed=1), noise(TOKENS, HIDDEN, seed=2)
-    kept = Activations(names, TOKENS, INNER, mx.float32)
+    kept = Activations(names, mx.float32)
     found = both_ways(g, n, linears, adapters, 64 * HIDDEN, kept, rows)
     compare(found, reference(plain, g, n, dense, adapters), assert_close)
 
@@ -110,7 +110,7 @@ def test_with_what_was_kept(names, rows, layers, loras, noise, plain, assert_clo
 def test_projections_without_an_adapter(names, layers, loras, noise, plain, assert_close):
     (linears, dense), adapters = layers("alike"), loras(names)
     n, g = noise(TOKENS, HIDDEN, seed=1), noise(TOKENS, HIDDEN, seed=2)
-    found = both_ways(g, n, linears, adapters, 64 * HIDDEN, Activations(("up",), TOKENS, INNER, mx.float32), 4)
+    found = both_ways(g, n, linears, adapters, 64 * HIDDEN, Activations(("up",), mx.float32), 4)
     compare(found, reference(plain, g, n, dense, adapters), assert_close)
 
 
@@ -160,7 +160,7 @@ def test_half_precision_is_near_float32(kernel, bound, layers, loras, noise, pla
     (linears, dense), adapters = layers("alike", kernel, mx.bfloat16), loras()
     n, g = (noise(TOKENS, HIDDEN, seed=seed, dtype=mx.bfloat16) for seed in (1, 2))
     expected = reference(plain, g.astype(mx.float32), n.astype(mx.float32), dense, adapters)
-    kept = Activations(("gate", "up", "sigma"), TOKENS, INNER, mx.bfloat16)
+    kept = Activations(("gate", "up", "sigma"), mx.bfloat16)
     y, dn, gradients = both_ways(g, n, linears, adapters, 64 * HIDDEN, kept, 4)
     assert_close(y, expected[0], bound)
     assert_close(dn, expected[1], bound)
@@ -172,11 +172,13 @@ def test_half_precision_is_near_float32(kernel, bound, layers, loras, noise, pla
 
 class TestActivations:
     def test_what_is_put_is_got_and_the_rest_is_not_there(self, noise):
-        kept = Activations(("gate", "sigma"), 6, 8, mx.bfloat16)
+        kept = Activations(("gate", "sigma"), mx.bfloat16)
         u1, u2 = noise(2, 4, seed=1), noise(2, 4, seed=2)
-        kept.put(slice(3, 5), slice(4, 8), gate=u1, up=u2, sigma=u2)
-        found = kept.get("gate", slice(3, 5), slice(4, 8), mx.float32)
+        rows, features = slice(3, 5), slice(4, 8)
+        assert len(kept.put(rows, features, gate=u1, up=u2, sigma=u2)) == 2
+        assert kept.keeps("sigma") and not kept.keeps("up")
+        found = kept.take("gate", rows, features, mx.float32)
         assert found.dtype == mx.float32 and mx.array_equal(found, u1.astype(mx.bfloat16))
-        assert mx.array_equal(kept.get("gate", slice(4, 5), slice(5, 6), mx.bfloat16), u1.astype(mx.bfloat16)[1:2, 1:2])
-        assert not kept.get("gate", slice(0, 3), slice(0, 8), mx.float32).any().item()
-        assert kept.get("up", slice(3, 5), slice(4, 8), mx.float32) is None
+        assert kept.take("gate", rows, features, mx.float32) is None  # it is not kept any longer
+        assert kept.take("sigma", slice(0, 3), features, mx.float32) is None
+        assert kept.take("up", rows, features, mx.float32) is None
