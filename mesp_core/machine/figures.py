@@ -1,0 +1,87 @@
+"""This machine's measured figures, kept in the cache folder, so that they are taken once. Loads no MLX.
+
+They are measured by bench/machine_figures.py, in both kernels at once; whoever plans only reads them.
+"""
+
+import functools
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mesp_core.errors import MespError
+from mesp_core.files.cache import cache_dir
+from mesp_core.files.whole_file import write_whole
+from mesp_core.machine.device import chip_name, find_openblas
+from mesp_core.machine.model import MachineModel
+
+FORMAT_VERSION = 1
+SOURCE = "measured"
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What the speed of a model's products depends on; `bits` and `group_size` are None where its matrices are plain."""
+
+    hidden: int
+    intermediate: int
+    bits: int | None
+    group_size: int | None
+    dtype: str
+
+
+def cached(shapes: Shapes) -> MachineModel | None:
+    """What was measured here for such a model with this MLX and BLAS; None if nothing was, or it cannot be read."""
+    try:
+        kept = json.loads(_file(shapes).read_text("utf-8"))
+        return _model(kept["figures"]) if kept["key"] == _key(shapes) else None
+    except (OSError, ValueError, KeyError, TypeError, MespError):
+        return None
+
+
+def keep(shapes: Shapes, figures: dict[str, Any]) -> MachineModel:
+    """Keep what was measured, and give it back as a model.
+
+    Raises:
+        TypeError, ValueError: if these are no figures.
+        MespError: if they cannot be written.
+    """
+    model = _model(figures)
+    write_whole(_file(shapes), json.dumps({"key": _key(shapes), "figures": figures}, indent=2) + "\n")
+    return model
+
+
+def _model(figures: dict[str, Any]) -> MachineModel:
+    """Raises TypeError or ValueError if a figure is missing, or none that can be."""
+    numbers = {name: value for name, value in figures.items() if name != "gpu"}
+    for name, value in numbers.items():
+        if not math.isfinite(value) or value < 0 or (value == 0 and not name.endswith("_s")):
+            raise ValueError(f"{name}: {value} is no figure of a machine")
+    return MachineModel(_chip(), SOURCE, bool(figures["gpu"]), True, **numbers)
+
+
+def _key(shapes: Shapes) -> dict[str, Any]:
+    blas = find_openblas()
+    return {
+        "version": FORMAT_VERSION,
+        "chip": _chip(),
+        "cores": os.cpu_count(),
+        "mlx": metadata.version("mlx"),
+        "blas": "" if blas is None else str(blas),
+        **asdict(shapes),
+    }
+
+
+@functools.cache
+def _chip() -> str:
+    """Asked once: on macOS it takes a process."""
+    return chip_name()
+
+
+def _file(shapes: Shapes) -> Path:
+    digest = sha256(json.dumps(_key(shapes), sort_keys=True).encode()).hexdigest()[:16]
+    return cache_dir() / "machine" / f"{digest}.json"
