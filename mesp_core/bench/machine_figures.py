@@ -1,6 +1,7 @@
 """This machine's figures, measured: about two seconds in a child process with BLAS preloaded, as a worker has it.
 
-`ensure` is the parent side; `python -m mesp_core.bench.machine_figures` is the child that computes.
+Everything is done by turns, again and again: a machine that gets slower meanwhile is slower at all of it, and memory is as
+mixed as in a step. `ensure` is the parent side; `python -m mesp_core.bench.machine_figures` is the child that computes.
 """
 
 import mmap
@@ -15,19 +16,23 @@ from typing import Any
 from mesp_core.errors import MespError
 from mesp_core.machine import figures
 from mesp_core.machine.figures import Shapes
-from mesp_core.machine.model import MachineModel
+from mesp_core.machine.model import NARROWER, MachineModel
 from mesp_core.machine.recorded import nearest
 from mesp_core.processes.child_side import Request, Say, serve
 from mesp_core.processes.parent_side import ask
 from mesp_core.processes.start import blas_for_child
 
-TOKENS, RANK, HEADS, HEAD_DIM = 256, 8, 4, 64  # of the matrices that are multiplied
+RANK, HEADS, HEAD_DIM = 8, 4, 64  # of the matrices that are multiplied
+BLOCKS = 3  # row blocks of the frozen matrix that is dequantised and multiplied
 # Results of one evaluation on a GPU, so that a wait does not count with each. On the CPU the memory of several would be new
 # each time, and its pages cost more than what is measured.
 AT_ONCE = 8
-BUDGET_S, FEWEST = 0.07, 3  # for one figure, and how often it is taken at least
-LONGEST_S = 0.3  # for one quantised product: on a CPU it takes long
-FILE_BYTES, READ_BYTES = 8 * 1024 * 1024, 512 * 1024
+MEASURE_S, FEWEST = 1.4, 3  # all turns together, and how many of them at least
+LONGEST_S = 0.04  # one quantised product: on a CPU it takes long, and a part of the matrix is enough
+FILE_BYTES, READ_BYTES = 2 * 1024 * 1024, 512 * 1024
+CHAIN = 40  # kernels in a chain
+
+Work = Callable[[], object]
 
 
 def ensure(shapes: Shapes, say: Callable[[str], None]) -> MachineModel:
@@ -38,161 +43,153 @@ def ensure(shapes: Shapes, say: Callable[[str], None]) -> MachineModel:
     """
     if (known := figures.cached(shapes)) is not None:
         return known
-    say("Measuring this machine's speed: about two seconds, once for such a model.")
+    say("Measuring how fast this machine is: about two seconds, once for models of this shape.")
     try:
         found = ask("mesp_core.bench.machine_figures", asdict(shapes), "it cannot be measured", blas=blas_for_child()[0])
         return figures.keep(shapes, found)
     except (MespError, TypeError, ValueError) as error:
         recorded = nearest(shapes.dtype)
-        say(f"This machine's speed is not known, so that of {recorded.name} is taken: {error}")
+        say(f"How fast this machine is, is taken from recorded figures ({recorded.name}): {error}")
         return recorded
 
 
-def _work(request: Request, say: Say) -> None:
-    say(_figures(Shapes(**request)))
-
-
-def _figures(shapes: Shapes) -> dict[str, Any]:
-    """The fields of a MachineModel that are measured, by name."""
+def measure(shapes: Shapes) -> dict[str, Any]:
+    """The fields of a MachineModel that are measured, by name. Runs MLX in this process."""
     import mlx.core as mx
 
     from mesp_core.ops import exponential, frozen_matmul, pieces
+    from mesp_core.ops.frozen_matmul import FrozenLinear
 
     mx.set_cache_limit(0)
-    dtype, times = getattr(mx, shapes.dtype), 1 if exponential.on_cpu() else AT_ONCE
-    hidden, features = shapes.hidden, min(shapes.intermediate, pieces.dequantized_rows(shapes.hidden))
+    on_cpu, dtype = exponential.on_cpu(), getattr(mx, shapes.dtype)
+    times = 1 if on_cpu else AT_ONCE
+    tokens, hidden = shapes.tokens, shapes.hidden
+    features = pieces.dequantized_rows(hidden)
+    bits, group = shapes.bits or 4, shapes.group_size or 64
 
     def normal(*shape: int, dtype: mx.Dtype = mx.float32) -> mx.array:
         array = (0.1 * mx.random.normal(shape)).astype(dtype)
         mx.eval(array)
         return array
 
-    def rate(count: float, *works: Callable[[], mx.array]) -> float:
-        """So much a second, of what each of these does."""
-        taken = [_seconds(lambda work=work: mx.eval([work() for _ in range(times)])) for work in works]
-        return times * count * len(works) / sum(taken)
+    x, w, g = normal(tokens, hidden), normal(features, hidden), normal(tokens, features)
+    narrow, narrow_g = w[: features // NARROWER], g[:, : features // NARROWER]
+    own, other = (normal(tokens, hidden, dtype=dtype) for _ in range(2))
+    a, h = normal(hidden, RANK), normal(tokens, RANK)
+    own_a, own_h = a.astype(dtype), h.astype(dtype)
+    q, k = (normal(1, HEADS, tokens, HEAD_DIM, dtype=dtype) for _ in range(2))
+    p = normal(1, HEADS, tokens, tokens)
+    stored = mx.quantize(normal(BLOCKS * features, hidden), group, bits)
+    mx.eval(narrow, narrow_g, own_a, own_h, stored)
+    frozen = FrozenLinear(*stored, bits=bits, group_size=group)
+    copy, scratch = _files(mx)
 
-    def thin(x: mx.array, a: mx.array, h: mx.array) -> float:
-        count = TOKENS * hidden * RANK
-        return rate(count, lambda: x @ a, lambda: h @ a.T, lambda: x.T @ h)
+    def evaluated(*makes: Callable[[], mx.array]) -> Work:
+        return lambda: mx.eval([make() for make in makes for _ in range(times)])
 
-    x, w, g = normal(TOKENS, hidden), normal(features, hidden), normal(TOKENS, features)
-    own, other = (normal(TOKENS, hidden, dtype=dtype) for _ in range(2))
-    a, h = normal(hidden, RANK), normal(TOKENS, RANK)
-    q, k = (normal(1, HEADS, TOKENS, HEAD_DIM, dtype=dtype) for _ in range(2))
-    p = normal(1, HEADS, TOKENS, TOKENS)
-    launch = _launch_s(mx)
-    found = {
-        "gpu": not exponential.on_cpu(),
-        "wait_s": max(0.0, _seconds(lambda: mx.eval(a[0] + 1)) - launch),
-        "submit_s": max(0.0, _submit_s(mx) - launch),
-        "launch_s": launch,
-        "products": rate(TOKENS * features * hidden, lambda: x @ w.T, lambda: g @ w),
-        "own_products": rate(HEADS * TOKENS**2 * HEAD_DIM, lambda: q @ k.swapaxes(-1, -2)),
-        "thin_products": thin(own, a.astype(dtype), h.astype(dtype)),
-        "thin_float_products": thin(x, a, h),
-        "exponentials": rate(x.size, lambda: exponential.exp(x)),
-        "softmaxes": rate(p.size, lambda: mx.softmax(p, axis=-1)),
-        "elements": rate(x.size, lambda: own * other),
-        **_of_files(mx),
+    def thin(x: mx.array, a: mx.array, h: mx.array) -> Work:
+        return evaluated(lambda: x @ a, lambda: h @ a.T, lambda: x.T @ h)
+
+    # What is done, and how much of it.
+    works: dict[str, tuple[float, Work]] = {
+        "wait_s": (CHAIN, lambda: _chain(mx, mx.eval)),
+        "submit_s": (CHAIN, lambda: _chain(mx, mx.async_eval)),
+        "launch_s": (CHAIN, lambda: _chain(mx, None)),
+        "products": (2 * times * tokens * w.size, evaluated(lambda: x @ w.T, lambda: g @ w)),
+        "narrow_products": (2 * times * tokens * narrow.size, evaluated(lambda: x @ narrow.T, lambda: narrow_g @ narrow)),
+        "own_products": (times * HEADS * tokens**2 * HEAD_DIM, evaluated(lambda: q @ k.swapaxes(-1, -2))),
+        "thin_products": (3 * times * tokens * a.size, thin(own, own_a, own_h)),
+        "thin_float_products": (3 * times * tokens * a.size, thin(x, a, h)),
+        "dequantized": (BLOCKS * w.size, lambda: mx.eval(frozen_matmul.forward(x, frozen))),
+        "exponentials": (times * x.size, evaluated(lambda: exponential.exp(x))),
+        "softmaxes": (times * p.size, evaluated(lambda: mx.softmax(p, axis=-1))),
+        "elements": (times * x.size, evaluated(lambda: own * other)),
+        "file_bytes": (FILE_BYTES, copy),
+        "disk_bytes": (2 * FILE_BYTES, scratch),
+        "quantized_forward": _quantized(mx, shapes, bits, group, transpose=True),
+        "quantized_backward": _quantized(mx, shapes, bits, group, transpose=False),
     }
-    # What there is to dequantise in a model of plain matrices is their own number type.
-    bits, group = shapes.bits or 4, shapes.group_size or 64
-    stored = mx.quantize(w, group, bits)
-    mx.eval(stored)
-    linear = frozen_matmul.FrozenLinear(*stored, bits=bits, group_size=group)
-    found["dequantized"] = rate(w.size, lambda: frozen_matmul.dequantized_rows(linear, slice(None)))
-    for name, transpose in (("quantized_forward", True), ("quantized_backward", False)):
-        found[name] = _quantized(mx, shapes, bits, group, transpose)
-    return found
+    taken = dict(zip(works, _by_turns([work for _, work in works.values()]), strict=True))
+    found = {name: count / taken[name] for name, (count, _) in works.items()}
+    # Of one, and without what counts already.
+    launch_s, wait_s, submit_s = (1 / found[name] for name in ("launch_s", "wait_s", "submit_s"))
+    found |= {"launch_s": launch_s, "wait_s": max(0, wait_s - launch_s), "submit_s": max(0, submit_s - launch_s)}
+    # Dequantised and multiplied -> dequantised, of which it is a tenth at least.
+    multiplied_s = BLOCKS * w.size * tokens / found["products"]
+    found["dequantized"] = BLOCKS * w.size / max(taken["dequantized"] - multiplied_s, 0.1 * taken["dequantized"])
+    return found | {"gpu": not on_cpu}
 
 
-def _quantized(mx: Any, shapes: Shapes, bits: int, group: int, transpose: bool) -> float:
-    """Multiply-adds a second of MLX's own product: of a whole matrix and all tokens, or of a part where that takes long."""
-    found, dtype = 0.0, getattr(mx, shapes.dtype)
-    for rows, features in ((16, 128), (64, 512), (TOKENS, shapes.intermediate)):
+def _quantized(mx: Any, shapes: Shapes, bits: int, group: int, transpose: bool) -> tuple[float, Work]:
+    """MLX's own product, of a whole matrix and all tokens or of a part where that takes long: (multiply-adds, the work)."""
+    found, dtype, last_s = None, getattr(mx, shapes.dtype), 0.0
+    for rows, features in ((16, 128), (64, 256), (shapes.tokens, 512), (shapes.tokens, shapes.intermediate)):
         features = min(features, shapes.intermediate) // group * group
         count = rows * features * shapes.hidden
-        expected_s = count / found if found else 0.0
-        if expected_s > LONGEST_S:
+        if found is not None and last_s * count / found[0] > LONGEST_S:
             break
         weight, *scales = mx.quantize(0.1 * mx.random.normal((features, shapes.hidden)), group, bits)
         scales = [part.astype(dtype) for part in scales]
         x = mx.random.normal((rows, shapes.hidden if transpose else features)).astype(dtype)
         mx.eval(weight, scales, x)
-        times = AT_ONCE if found and expected_s < LONGEST_S / AT_ONCE else 1
 
-        def multiply(x: Any = x, weight: Any = weight, scales: Any = scales, times: int = times) -> None:
-            mx.eval([mx.quantized_matmul(x, weight, *scales, transpose, group, bits) for _ in range(times)])
+        def multiply(x: Any = x, weight: Any = weight, scales: Any = scales) -> None:
+            mx.eval(mx.quantized_matmul(x, weight, *scales, transpose, group, bits))
 
-        found = times * count / _seconds(multiply)
+        multiply()
+        started = time.perf_counter()
+        multiply()
+        last_s, found = time.perf_counter() - started, (count, multiply)
     return found
 
 
-def _launch_s(mx: Any, kernels: int = 200) -> float:
-    """Of one kernel in a chain of them."""
-    one = mx.array(1.0)
-
-    def chain() -> None:
-        x = one
-        for _ in range(kernels):
-            x = x + 1
-        mx.eval(x)
-
-    return _seconds(chain) / kernels
+def _chain(mx: Any, hand_over: Callable[[Any], None] | None) -> None:
+    """A kernel after the other, each handed over on its own if `hand_over` is given."""
+    x = mx.array(1.0)
+    for _ in range(CHAIN):
+        x = x + 1
+        if hand_over is not None:
+            hand_over(x)
+    mx.eval(x)
 
 
-def _submit_s(mx: Any, times: int = 20) -> float:
-    """Of handing over a kernel at a time, without waiting for it."""
-    one = mx.array(1.0)
-
-    def chain() -> None:
-        x = one
-        for _ in range(times):
-            x = x + 1
-            mx.async_eval(x)
-        mx.eval(x)
-
-    return _seconds(chain) / times
-
-
-def _of_files(mx: Any) -> dict[str, float]:
-    """Bytes a second out of a mapped file that was just read, and in and out of a scratch file."""
+def _files(mx: Any) -> tuple[Work, Work]:
+    """Copying a mapped file that was read before into arrays; writing and reading a scratch file."""
     import numpy as np
 
     from mesp_core.files.cache import cache_dir
 
     cache_dir().mkdir(parents=True, exist_ok=True)
-    content = np.random.default_rng(0).bytes(FILE_BYTES)
-    with tempfile.TemporaryFile(dir=cache_dir()) as file:
-
-        def scratch() -> None:
-            os.pwrite(file.fileno(), content, 0)
-            os.pread(file.fileno(), FILE_BYTES, 0)
-
-        disk = _seconds(scratch)
-        view = np.frombuffer(mmap.mmap(file.fileno(), FILE_BYTES, access=mmap.ACCESS_READ), np.uint32)
+    content, file = bytes(range(256)) * (FILE_BYTES // 256), tempfile.TemporaryFile(dir=cache_dir())  # noqa: SIM115
+    os.pwrite(file.fileno(), content, 0)
+    view = np.frombuffer(mmap.mmap(file.fileno(), FILE_BYTES, access=mmap.ACCESS_READ), np.uint32)
     step = READ_BYTES // view.itemsize
 
-    def read() -> None:
+    def copy() -> None:
         for start in range(0, len(view), step):
             mx.eval(mx.array(view[start : start + step]))
 
-    copy = _seconds(read)
-    return {"file_bytes": FILE_BYTES / copy, "disk_bytes": 2 * FILE_BYTES / disk}
+    def scratch() -> None:
+        os.pwrite(file.fileno(), content, 0)
+        os.pread(file.fileno(), FILE_BYTES, 0)
+
+    return copy, scratch
 
 
-def _seconds(work: Callable[[], None]) -> float:
-    """The median of what it takes, after a first time; once, where that takes long."""
-    taken, started = [], time.perf_counter()
-    work()
-    slow = time.perf_counter() - started > BUDGET_S
+def _by_turns(works: list[Work]) -> list[float]:
+    """The median of the seconds that each takes, after a first turn."""
+    taken: list[list[float]] = [[] for _ in works]
     started = time.perf_counter()
-    while not taken or (not slow and (len(taken) < FEWEST or time.perf_counter() - started < BUDGET_S)):
-        before = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - before)
-    return statistics.median(taken)
+    while len(taken[0]) < FEWEST + 1 or time.perf_counter() - started < MEASURE_S:
+        for work, own in zip(works, taken, strict=True):
+            before = time.perf_counter()
+            work()
+            own.append(time.perf_counter() - before)
+    return [statistics.median(own[1:]) for own in taken]
+
+
+def _work(request: Request, say: Say) -> None:
+    say(measure(Shapes(**request)))
 
 
 if __name__ == "__main__":

@@ -25,13 +25,23 @@ SOURCE = "measured"
 
 @dataclass(frozen=True)
 class Shapes:
-    """What the speed of a model's products depends on; `bits` and `group_size` are None where its matrices are plain."""
+    """What the speed of a model's products depends on.
+
+    `bits` and `group_size` are None where its matrices are plain. `tokens`: rows of what they are multiplied with; a few
+    more or less are no other figures, see `rounded`.
+    """
 
     hidden: int
     intermediate: int
     bits: int | None
     group_size: int | None
     dtype: str
+    tokens: int
+
+    @classmethod
+    def rounded(cls, tokens: int) -> int:
+        """A power of two near to `tokens`, between 32 and 256, beyond which nothing gets faster."""
+        return 1 << min(8, max(5, round(math.log2(tokens))))
 
 
 def cached(shapes: Shapes) -> MachineModel | None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+NARROWER = 4  # how many times, from `products` to `narrow_products`
+
 
 @dataclass(frozen=True)
 class MachineModel:
@@ -19,6 +21,7 @@ class MachineModel:
         launch_s: one kernel, beside its arithmetic.
         quantized_forward, quantized_backward: multiply-adds of x·Wᵀ and g·W by MLX's own quantised product.
         products: multiply-adds of float32 matrices, in the sizes in which frozen ones are dequantised.
+        narrow_products: the same with so many times fewer rows of the frozen matrix.
         own_products: multiply-adds of matrices in the activations' number type, as attention's.
         thin_products: of a matrix and one as narrow as an adapter's, in the activations' number type.
         thin_float_products: the same in float32.
@@ -40,6 +43,7 @@ class MachineModel:
     quantized_forward: float
     quantized_backward: float
     products: float
+    narrow_products: float
     own_products: float
     thin_products: float
     thin_float_products: float

@@ -88,6 +88,7 @@ def _gpu(entry: dict[str, Any], gpus: dict[str, Any], dtype: str) -> MachineMode
         quantized_forward=common["quantized_forward"] * own,
         quantized_backward=common["quantized_backward"] * own,
         products=common["products"] * multiply_adds,
+        narrow_products=common["products"] * multiply_adds,
         own_products=common["products"] * own,
         thin_products=common["thin_operations_a_byte"] / 2 * bandwidth * 4 / ITEM[dtype],
         thin_float_products=common["thin_operations_a_byte"] / 2 * bandwidth,

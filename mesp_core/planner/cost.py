@@ -14,6 +14,7 @@ RATES = (
     "quantized_forward",
     "quantized_backward",
     "products",
+    "narrow_products",
     "own_products",
     "thin_products",
     "thin_float_products",

@@ -2,7 +2,8 @@
 
 Counted with the engine as it is, with float32 and bfloat16, the quantised kernel and the other, at 64 to 512 tokens: a
 constant, and so many for each part of the MLP, tile of attention and row block of a matrix. What mx.dequantize launches is
-not among the kernels: it is in the time of an element. The functions stand alone, so that a count can take their place.
+in the time of an element, which is measured at the usual size of a part, and not among the kernels. The functions stand
+alone, so that a count can take their place.
 """
 
 import math
@@ -14,6 +15,7 @@ from mesp_core.models.architecture import PROJECTIONS
 from mesp_core.ops import pieces
 
 OPS_A_PIECE = 40  # kernels after which MLX hands a command buffer over on its own (20 to 50, by the chip)
+DEQUANTIZE = 25  # kernels of one mx.dequantize on the CPU
 WHOLE_ROWS = 128  # queries of mesp's tile in attention, see ops/attention.py
 
 
@@ -56,10 +58,11 @@ def lean(s: Sizes, keep: Keep, layer: int) -> Dispatch:
     parts, tiles, passes = _parts(s, keep.part_elements), _tiles(s), math.ceil(s.tokens / pieces.TOKENS)
     rows = _attention_row_blocks(s) * passes
     attend = Dispatch(96 + 18 * tiles + 2 * rows, 12 + 4 * tiles + rows)
-    forward = Dispatch(80 + 20 * parts * passes, 8 + 4 * parts * passes)
+    opening = _smaller_parts(s, keep.part_elements) * passes
+    forward = Dispatch(80 + 20 * parts * passes + opening, 8 + 4 * parts * passes)
     less = 5 * sum(name in keep.activations(layer) for name in ACTIVATIONS)
     backward = Dispatch(
-        210 + (35 - less) * parts * passes + 42 * tiles + 2 * rows, 35 + 3 * parts * passes + 7 * tiles + rows
+        210 + (35 - less) * parts * passes + 42 * tiles + 2 * rows + opening, 35 + 3 * parts * passes + 7 * tiles + rows
     )
     again = Dispatch(0, 0) if keep.keeps(layer, ATTENTION) else attend
     return attend + forward + backward + again
@@ -89,6 +92,14 @@ def _blocks(s: Sizes, name: str) -> int:
 
 def _parts(s: Sizes, part_elements: int) -> int:
     return math.ceil(s.model.intermediate_size / s.features(part_elements))
+
+
+def _smaller_parts(s: Sizes, part_elements: int) -> float:
+    """Kernels of mx.dequantize in a pass over the MLP's matrices, beyond those that the time of an element has in it."""
+    if s.quantized or s.linear("gate_proj").bits is None:
+        return 0
+    elements = 3 * s.hidden * s.model.intermediate_size
+    return DEQUANTIZE * elements * (1 / (s.features(part_elements) * s.hidden) - 1 / pieces.BLOCK_ELEMENTS)
 
 
 def _tiles(s: Sizes) -> int:

@@ -149,7 +149,8 @@ def shapes_of(config: RunConfig, checkpoint: Checkpoint, gpu: bool | None = None
     """What a machine's figures for this run depend on. `gpu`: whether that machine has one; None: as this one."""
     model, entry = checkpoint.architecture, checkpoint.linears[projection_path(0, "gate_proj")]
     dtype = _dtype(config, checkpoint, on_gpu() if gpu is None else gpu)
-    return Shapes(model.hidden_size, model.intermediate_size, entry.bits, entry.group_size, dtype)
+    tokens = Shapes.rounded(config.batch_size * config.seq_len)
+    return Shapes(model.hidden_size, model.intermediate_size, entry.bits, entry.group_size, dtype, tokens)
 
 
 def sizes_of(config: RunConfig, checkpoint: Checkpoint, streamed: bool = True, gpu: bool | None = None) -> Sizes:

@@ -8,7 +8,7 @@ from mesp_core.lifetimes.sizes import Sizes
 from mesp_core.methods.names import MethodSpec
 from mesp_core.methods.record import Rerun, Rows, WholeModel
 from mesp_core.models.architecture import ATTENTION, MLP, PROJECTIONS
-from mesp_core.ops.pieces import TOKENS
+from mesp_core.ops.pieces import TOKENS, mesp_part_elements
 from mesp_core.planner import dispatch
 from mesp_core.planner.dispatch import Dispatch
 from mesp_core.planner.work import (
@@ -23,6 +23,7 @@ from mesp_core.planner.work import (
     frozen,
     heads,
     hidden,
+    in_parts,
     lean_scores,
     passes,
     scores,
@@ -114,7 +115,7 @@ class StepWork:
         again = 0 if keeps_h else 0.5  # h = x·A of attention's four
         return total(
             self._whole_attention(),
-            self._mlp_backward(()),
+            self._mlp_backward((), mesp_part_elements(s.hidden)),
             *(self._linear(name, backward=True) for name in ATTENTION),
             *(again * adapter(s, name, 1, not self._short) for name in ATTENTION),
             Work(products=5 * seen * s.model.head_dim, softmaxes=seen, elements=8 * seen),
@@ -122,7 +123,7 @@ class StepWork:
             hidden(s, 2 * NORM_BACKWARD + NORM),
         )
 
-    def _mlp_backward(self, held: tuple[str, ...], opened: int = 1) -> Work:
+    def _mlp_backward(self, held: tuple[str, ...], part_elements: int, opened: int = 1) -> Work:
         """engine/mlp.py's backward: ∂a, the features again unless they are held, ∂n; each matrix is opened once."""
         s = self.sizes
         down, *into = (s.linear(name) for name in ("down_proj", "gate_proj", "up_proj"))
@@ -132,7 +133,7 @@ class StepWork:
         multiplied += [frozen(s, entry, opened=0) for entry in again]
         sigma = Work() if SIGMA in held else features(s, SIGMOID) + Work(exponentials=s.tokens * s.model.intermediate_size)
         return total(
-            *multiplied,
+            in_parts(s, total(*multiplied), part_elements),
             *([] if s.quantized else [opened * dequantised(entry) for entry in (down, *into)]),
             *(adapter(s, name, 3, in_float32=True) for name in MLP),
             features(s, 15 + 2 * len(again)),
@@ -172,13 +173,13 @@ class StepWork:
         opened, held = passes(s, TOKENS), keep.activations(layer)
         read = Work(file_bytes=2 * opened * stored(s, MLP) if s.streamed else 0)
         mlp_forward = total(
-            *(frozen(s, s.linear(name), opened=opened) for name in MLP),
+            in_parts(s, total(*(frozen(s, s.linear(name), opened=opened) for name in MLP)), keep.part_elements),
             *(adapter(s, name, 1, in_float32=True) for name in MLP),
             replace(features(s, SIGMOID + 8 + 2 * len(held)), exponentials=s.tokens * s.model.intermediate_size),
             hidden(s, NORM + 4),
         )
         attention = (1 if keep.keeps(layer, ATTENDED) else 2) * self._attend + self._turn_back
-        mlp = mlp_forward + self._mlp_backward(held, opened)
+        mlp = mlp_forward + self._mlp_backward(held, keep.part_elements, opened)
         return total(attention, mlp, read, _calls(dispatch.lean(s, keep, layer)))
 
     # --- around the blocks ---

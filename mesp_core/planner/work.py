@@ -5,11 +5,12 @@ kernels write an array of so many numbers, in each of the places that make such 
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from mesp_core.lifetimes.sizes import Sizes
+from mesp_core.machine.model import NARROWER
 from mesp_core.models.checkpoint import LinearEntry
-from mesp_core.ops.pieces import query_tile
+from mesp_core.ops.pieces import dequantized_rows, query_tile
 
 WHOLE_ROWS = 128  # queries of a tile in attention whose keys are all there at once, see ops/attention.py
 # A turn of a head's numbers costs as much as so many elementwise kernels: sines, cosines, halves.
@@ -27,6 +28,7 @@ class Work:
     quantized_forward: float = 0
     quantized_backward: float = 0
     products: float = 0
+    narrow_products: float = 0
     own_products: float = 0
     thin_products: float = 0
     thin_float_products: float = 0
@@ -63,6 +65,13 @@ def frozen(s: Sizes, entry: LinearEntry, backward: bool = False, opened: int = 1
     if s.quantized:
         return Work(quantized_backward=multiplied) if backward else Work(quantized_forward=multiplied)
     return Work(products=multiplied) + opened * dequantised(entry)
+
+
+def in_parts(s: Sizes, multiplied: Work, part_elements: int) -> Work:
+    """Products with parts of a matrix, of so many elements: measured at two widths, and on a line between these."""
+    whole, part = dequantized_rows(s.hidden), s.features(part_elements)
+    narrow = (whole / part - 1) / (NARROWER - 1) * multiplied.products
+    return replace(multiplied, products=multiplied.products - narrow, narrow_products=narrow)
 
 
 def dequantised(entry: LinearEntry) -> Work:
