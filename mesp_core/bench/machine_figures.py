@@ -45,12 +45,20 @@ def ensure(shapes: Shapes, say: Callable[[str], None]) -> MachineModel:
         return known
     say("Measuring how fast this machine is: about two seconds, once for models of this shape.")
     try:
-        found = ask("mesp_core.bench.machine_figures", asdict(shapes), "it cannot be measured", blas=blas_for_child()[0])
-        return figures.keep(shapes, found)
+        return figures.keep(shapes, _ask(shapes))
     except (MespError, TypeError, ValueError) as error:
         recorded = nearest(shapes.dtype)
         say(f"How fast this machine is, is taken from recorded figures ({recorded.name}): {error}")
         return recorded
+
+
+def measured_now(shapes: Shapes) -> MachineModel:
+    """This machine's figures of this moment. Raises MespError if that fails."""
+    return figures.model(_ask(shapes))
+
+
+def _ask(shapes: Shapes) -> dict[str, Any]:
+    return ask("mesp_core.bench.machine_figures", asdict(shapes), "it cannot be measured", blas=blas_for_child()[0])
 
 
 def measure(shapes: Shapes) -> dict[str, Any]:

@@ -44,11 +44,20 @@ class Shapes:
         return 1 << min(8, max(5, round(math.log2(tokens))))
 
 
+def model(figures: dict[str, Any]) -> MachineModel:
+    """Figures by their names -> the machine. Raises TypeError or ValueError if one is missing, or is none that can be."""
+    numbers = {name: value for name, value in figures.items() if name != "gpu"}
+    for name, value in numbers.items():
+        if not math.isfinite(value) or value < 0 or (value == 0 and not name.endswith("_s")):
+            raise ValueError(f"{name}: {value} is no figure of a machine")
+    return MachineModel(_chip(), SOURCE, bool(figures["gpu"]), True, **numbers)
+
+
 def cached(shapes: Shapes) -> MachineModel | None:
     """What was measured here for such a model with this MLX and BLAS; None if nothing was, or it cannot be read."""
     try:
         kept = json.loads(_file(shapes).read_text("utf-8"))
-        return _model(kept["figures"]) if kept["key"] == _key(shapes) else None
+        return model(kept["figures"]) if kept["key"] == _key(shapes) else None
     except (OSError, ValueError, KeyError, TypeError, MespError):
         return None
 
@@ -60,18 +69,9 @@ def keep(shapes: Shapes, figures: dict[str, Any]) -> MachineModel:
         TypeError, ValueError: if these are no figures.
         MespError: if they cannot be written.
     """
-    model = _model(figures)
+    found = model(figures)
     write_whole(_file(shapes), json.dumps({"key": _key(shapes), "figures": figures}, indent=2) + "\n")
-    return model
-
-
-def _model(figures: dict[str, Any]) -> MachineModel:
-    """Raises TypeError or ValueError if a figure is missing, or none that can be."""
-    numbers = {name: value for name, value in figures.items() if name != "gpu"}
-    for name, value in numbers.items():
-        if not math.isfinite(value) or value < 0 or (value == 0 and not name.endswith("_s")):
-            raise ValueError(f"{name}: {value} is no figure of a machine")
-    return MachineModel(_chip(), SOURCE, bool(figures["gpu"]), True, **numbers)
+    return found
 
 
 def _key(shapes: Shapes) -> dict[str, Any]:

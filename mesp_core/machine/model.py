@@ -55,4 +55,4 @@ class MachineModel:
     disk_bytes: float
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.source})"
+        return f"{self.name}, {self.source}"

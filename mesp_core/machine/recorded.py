@@ -33,14 +33,23 @@ def recorded(name: str, dtype: str) -> MachineModel:
     Raises:
         UsageError: for an unknown name, with the known ones.
     """
-    file = recorded_figures()
-    if name not in file["machines"]:
-        raise UsageError(f"machine: {name!r} is not recorded; there are {', '.join(names())}.")
-    entry = file["machines"][name]
-    if "measured" in entry:
+    entry = _entry(name)
+    if not has_gpu(name):
         source = "recorded, measured on such a machine"
         return MachineModel(entry["name"], source, False, False, **entry["measured"][dtype])
-    return _gpu(entry, file["gpus"], dtype)
+    return _gpu(entry, recorded_figures()["gpus"], dtype)
+
+
+def has_gpu(name: str) -> bool:
+    """Whether MLX computes on a GPU there. Raises UsageError for an unknown name, with the known ones."""
+    return "tflops" in _entry(name)
+
+
+def _entry(name: str) -> dict[str, Any]:
+    machines = recorded_figures()["machines"]
+    if name not in machines:
+        raise UsageError(f"machine: {name!r} is not recorded; there are {', '.join(machines)}.")
+    return machines[name]
 
 
 def nearest(dtype: str) -> MachineModel:

@@ -13,7 +13,7 @@ from mesp_core.machine import figures
 from mesp_core.machine.figures import Shapes
 from mesp_core.machine.memory import MB
 from mesp_core.machine.model import MachineModel
-from mesp_core.machine.recorded import nearest
+from mesp_core.machine.recorded import has_gpu, nearest, recorded
 from mesp_core.methods.names import MethodSpec, parse_method
 from mesp_core.models.architecture import projection_path
 from mesp_core.models.checkpoint import Checkpoint
@@ -143,6 +143,11 @@ def this_machine(config: RunConfig, checkpoint: Checkpoint) -> MachineModel:
     """What was measured of this machine for such a model; else the recorded figures of the machine nearest to it."""
     shapes = shapes_of(config, checkpoint)
     return figures.cached(shapes) or nearest(shapes.dtype)
+
+
+def recorded_for(config: RunConfig, checkpoint: Checkpoint, name: str) -> MachineModel:
+    """A recorded machine, for the number type that activations have there. Raises UsageError for an unknown name."""
+    return recorded(name, shapes_of(config, checkpoint, has_gpu(name)).dtype)
 
 
 def shapes_of(config: RunConfig, checkpoint: Checkpoint, gpu: bool | None = None) -> Shapes:
