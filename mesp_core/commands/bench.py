@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--rows",
         metavar="NAMES",
-        help="comma-separated groups (memory, growth, footprint, time, autodiff) or single rows (default: all)",
+        help="of lean: comma-separated groups (memory, growth, footprint, time, autodiff) or single rows (default: all)",
     )
     parser.add_argument(
         "--steps",
@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="growth with two blocks, the others' share added; without autodiff unless --rows names it",
+        help="of lean: growth with two blocks, the others' share added; without autodiff unless --rows names it",
     )
 
 

@@ -50,7 +50,7 @@ def model(figures: dict[str, Any]) -> MachineModel:
     for name, value in numbers.items():
         if not math.isfinite(value) or value < 0 or (value == 0 and not name.endswith("_s")):
             raise ValueError(f"{name}: {value} is no figure of a machine")
-    return MachineModel(_chip(), SOURCE, bool(figures["gpu"]), True, **numbers)
+    return MachineModel(name=_chip(), source=SOURCE, measured=True, **figures)
 
 
 def cached(shapes: Shapes) -> MachineModel | None:

@@ -7,7 +7,7 @@ alone, so that a count can take their place.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mesp_core.lifetimes.keep import ACTIVATIONS, ATTENTION, Keep
 from mesp_core.lifetimes.sizes import Sizes
@@ -15,8 +15,9 @@ from mesp_core.models.architecture import PROJECTIONS
 from mesp_core.ops import pieces
 
 OPS_A_PIECE = 40  # kernels after which MLX hands a command buffer over on its own (20 to 50, by the chip)
+CASTS = 1.1  # what lean converts where activations are in 16 bits
 DEQUANTIZE = 25  # kernels of one mx.dequantize on the CPU
-WHOLE_ROWS = 128  # queries of mesp's tile in attention, see ops/attention.py
+WHOLE_ROWS = 128  # queries of mesp's tile in attention, whose keys are all there at once, see ops/attention.py
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def lean(s: Sizes, keep: Keep, layer: int) -> Dispatch:
         210 + (35 - less) * parts * passes + 42 * tiles + 2 * rows + opening, 35 + 3 * parts * passes + 7 * tiles + rows
     )
     again = Dispatch(0, 0) if keep.keeps(layer, ATTENTION) else attend
-    return attend + forward + backward + again
+    called = attend + forward + backward + again
+    return called if s.item == 4 else replace(called, kernels=CASTS * called.kernels)
 
 
 def loss(s: Sizes) -> Dispatch:

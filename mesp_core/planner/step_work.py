@@ -10,12 +10,11 @@ from mesp_core.methods.record import Rerun, Rows, WholeModel
 from mesp_core.models.architecture import ATTENTION, MLP, PROJECTIONS
 from mesp_core.ops.pieces import TOKENS, mesp_part_elements
 from mesp_core.planner import dispatch
-from mesp_core.planner.dispatch import Dispatch
+from mesp_core.planner.dispatch import WHOLE_ROWS, Dispatch
 from mesp_core.planner.work import (
     NORM,
     NORM_BACKWARD,
     ROPE,
-    WHOLE_ROWS,
     Work,
     adapter,
     dequantised,

@@ -12,7 +12,6 @@ from mesp_core.machine.model import NARROWER
 from mesp_core.models.checkpoint import LinearEntry
 from mesp_core.ops.pieces import dequantized_rows, query_tile
 
-WHOLE_ROWS = 128  # queries of a tile in attention whose keys are all there at once, see ops/attention.py
 # A turn of a head's numbers costs as much as so many elementwise kernels: sines, cosines, halves.
 ROPE = 6
 NORM, NORM_BACKWARD = 7, 12  # kernels that write (tokens × hidden)
