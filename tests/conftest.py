@@ -40,6 +40,7 @@ SLOW = {
     "test_lean_faults",
     "test_lean_held",
     "test_lean_memory",
+    "test_machine_figures",
     "test_memory_bars",
     "test_non_finite",
     "test_open_files",

@@ -3,26 +3,33 @@
 `examine` is the parent side; `python -m mesp_core.bench.doctor` is the child that runs MLX.
 """
 
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
+from mesp_core.bench.machine_figures import ensure
 from mesp_core.machine.device import battery, describe_machine, thermal_state
+from mesp_core.machine.figures import Shapes
 from mesp_core.machine.footprint import meter_name, read_footprint
 from mesp_core.machine.memory import MB, machine_memory
 from mesp_core.processes.child_side import Request, Say, serve
 from mesp_core.processes.parent_side import ask
 from mesp_core.processes.start import blas_for_child
 
-TOKENS = 128  # of the kernel check
+TOKENS = 128  # of the kernel check, and of the matrices with which speed is measured
+SHAPES = (896, 4864, 4, 64)  # hidden and intermediate size, bits and group size of Qwen2.5-0.5B in 4 bits
 
 
-def examine() -> dict[str, Any]:
-    """Everything `mesp doctor` prints, by name.
+def examine(say: Callable[[str], None]) -> dict[str, Any]:
+    """Everything `mesp doctor` prints, by name. `say` hears in a sentence what takes time.
 
     Raises:
         MespError: if MLX cannot be run at all.
     """
     blas, sentence = blas_for_child()
     measured = ask("mesp_core.bench.doctor", {}, "MLX does not run here", blas=blas)
+    dtype = "bfloat16" if "gpu" in measured["device"] else "float32"
+    speed = ensure(Shapes(*SHAPES, dtype, Shapes.rounded(TOKENS)), say)
     total, available = machine_memory()
     level = battery()
     return {
@@ -33,6 +40,7 @@ def examine() -> dict[str, Any]:
         "thermal_state": thermal_state(),
         "battery": {"percent": level.percent, "plugged": level.plugged},
         **measured,
+        "speed": asdict(speed),
     }
 
 

@@ -13,11 +13,13 @@ STEPS = 5
 def add(commands: Commands) -> None:
     """Add the command and its options."""
     parser = add_command(commands, "bench", run, "measure and print the tables this project is held against")
-    parser.add_argument("name", choices=["lean"], help="which one")
+    parser.add_argument(
+        "name", choices=["lean", "plan"], help="lean: memory and time of the methods; plan: step times foretold and measured"
+    )
     parser.add_argument(
         "--rows",
         metavar="NAMES",
-        help="comma-separated groups (memory, growth, footprint, time, autodiff) or single rows (default: all)",
+        help="of lean: comma-separated groups (memory, growth, footprint, time, autodiff) or single rows (default: all)",
     )
     parser.add_argument(
         "--steps",
@@ -29,7 +31,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="growth with two blocks, the others' share added; without autodiff unless --rows names it",
+        help="of lean: growth with two blocks, the others' share added; without autodiff unless --rows names it",
     )
 
 
@@ -42,26 +44,43 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         MespError: UsageError for rows or steps that cannot be, another if something cannot be measured.
     """
+    if options.steps < 1:
+        raise UsageError(f"--steps: {options.steps} is not a number of at least 1.")
+    if options.name == "plan":
+        return _plan(options)
     from mesp_core.bench.lean import Result, choose, measure
     from mesp_core.commands.bench_table import in_words, show, to_dict
 
-    if options.steps < 1:
-        raise UsageError(f"--steps: {options.steps} is not a number of at least 1.")
     rows = choose(options.rows, options.quick)
     results: list[Result] = []
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
     try:
         with Terminal(options.json) as terminal:
-            for result in measure(rows, options.steps, say, terminal.progress):
+            for result in measure(rows, options.steps, _say, terminal.progress):
                 results.append(result)
                 if options.json:
                     terminal.json(to_dict(result))
                 else:
-                    say(in_words(result))
+                    _say(in_words(result))
     finally:
         if results and not options.json:
             show(results)
     return 1 if any(result.ok is False for result in results) else 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from mesp_core.bench.step_times import compare
+    from mesp_core.commands.bench_table import show_step_times
+
+    with Terminal(options.json) as terminal:
+        found = []
+        for step_time in compare(options.steps, _say):
+            found.append(step_time)
+            if options.json:
+                terminal.json(step_time.to_dict())
+        if not options.json:
+            show_step_times(found)
+    return 0 if all(step_time.ok for step_time in found) else 1
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mesp_core.bench.lean import Result
+from mesp_core.bench.step_times import StepTime
 from mesp_core.commands.terminal import console
 
 DIGITS = {"MB": 2, "MB/token": 4, "×": 3}
@@ -52,6 +53,20 @@ def show(results: Sequence[Result]) -> None:
     for result in results:
         if result.note:
             out.print(f"{result.row}: {result.note}.", markup=False, soft_wrap=True)
+
+
+def show_step_times(step_times: Sequence[StepTime]) -> None:
+    """Print what was foretold of each method's step beside what was measured."""
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("a step of", overflow="fold")
+    table.add_column("method", overflow="fold")
+    for heading in ("modelled, s", "measured, s", "ratio"):
+        table.add_column(heading, justify="right")
+    table.add_column("ok")
+    for row in step_times:
+        numbers = (f"{row.modelled:.3f}", f"{row.measured:.3f}", f"{row.ratio:.2f}")
+        table.add_row(str(row.case), Text(row.method), *numbers, VERDICTS[row.ok])
+    console().print(table)
 
 
 def in_words(result: Result) -> str:

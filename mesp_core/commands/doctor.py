@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
     from mesp_core.bench.doctor import examine
 
     with Terminal(options.json) as terminal:
-        findings = examine()
+        findings = examine(terminal.note)
         if terminal.as_json:
             terminal.json({"event": "doctor", **findings})
             return 0
@@ -53,6 +53,7 @@ def in_words(findings: dict[str, Any]) -> dict[str, str]:
         "low power mode": machine["low_power_mode"],
         "battery": percent,
     }
+    lines |= _speed(findings["speed"])
     for kind, verdict in findings["kernels"].items():
         lines[f"quantized_matmul {kind}"] = (
             f"{verdict['quantized_matmul']} "
@@ -66,3 +67,19 @@ def _figure(name: str, value: str | int) -> str:
     if name.endswith(("_size", "_length", "_memory")) and isinstance(value, int):
         return f"{name} {value / MB:,.0f} MB"
     return f"{name} {value}"
+
+
+def _speed(speed: dict[str, Any]) -> dict[str, str]:
+    """The figures by which the planner foretells time, in shapes of Qwen2.5-0.5B."""
+    products = {name: f"{speed[name] / 1e9:,.3g}" for name in ("quantized_forward", "quantized_backward", "products")}
+    return {
+        "speed": f"{speed['source']}, in the shapes of Qwen2.5-0.5B",
+        "waiting": f"{speed['wait_s'] * 1e6:.3g} µs for a blocking evaluation, {speed['submit_s'] * 1e6:.3g} µs to hand "
+        f"work over, {speed['launch_s'] * 1e6:.3g} µs a kernel",
+        "products": f"{products['quantized_forward']} G multiply-adds/s quantised forward, {products['quantized_backward']} "
+        f"backward, {products['products']} in float32",
+        "elements": f"{speed['dequantized'] / 1e9:.3g} G/s dequantised, {speed['exponentials'] / 1e9:.3g} G/s "
+        f"exponentials, {speed['elements'] / 1e9:.3g} G/s elementwise",
+        "files": f"{speed['file_bytes'] / 1e9:.3g} GB/s from a checkpoint's pages, {speed['disk_bytes'] / 1e9:.3g} GB/s to "
+        "and from a scratch file",
+    }

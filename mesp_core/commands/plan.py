@@ -11,10 +11,13 @@ from mesp_core.methods.registry import PLANNED
 
 def add(commands: Commands) -> None:
     """Add the command and its options."""
-    summary = "say what memory each method will need, from the model's headers alone"
+    summary = "say what memory and time each method will need, from the model's headers alone"
     parser = add_command(commands, "plan", run, summary)
     parser.add_argument("--methods", help="comma-separated (default: all)")
     parser.add_argument("--budget", metavar="SIZE", help="the fastest plan of lean that fits, for example 200MB")
+    parser.add_argument(
+        "--machine", metavar="NAME", help="another than this one, from recorded figures: m1, m4max, a18pro and others"
+    )
     add_run_options(parser)
 
 
@@ -29,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     methods = _methods(options)
     config = config_of(options, method=methods[0])
     with Terminal(options.json) as terminal:
-        report(config, methods, terminal)
+        report(config, methods, terminal, options.machine)
     return 0
 
 

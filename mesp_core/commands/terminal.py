@@ -67,6 +67,10 @@ class Terminal:
         """Print a line as it is: paths and data may hold what rich takes for markup."""
         self._out.print(text, markup=False, soft_wrap=True)
 
+    def note(self, text: str) -> None:
+        """Print a line beside the results, on stderr."""
+        self._err.print(text, markup=False)
+
     def draw(self, table: Table) -> None:
         """Print a table."""
         self._out.print(table)

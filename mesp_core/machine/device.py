@@ -49,7 +49,7 @@ def describe_machine() -> dict[str, object]:
         "system": "macOS" if system == "Darwin" else system or UNKNOWN,
         "release": platform.mac_ver()[0] or platform.release() or UNKNOWN,
         "machine": platform.machine() or UNKNOWN,
-        "cpu": _cpu_name(),
+        "cpu": chip_name(),
         "physical_cores": psutil.cpu_count(logical=False) or UNKNOWN,
         "logical_cores": psutil.cpu_count() or UNKNOWN,
         "low_power_mode": low_power_mode(),
@@ -147,7 +147,8 @@ def _version(package: str) -> str:
         return UNKNOWN
 
 
-def _cpu_name() -> str:
+def chip_name() -> str:
+    """The processor's name, as the system says it."""
     name = ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         if sys.platform == "darwin":

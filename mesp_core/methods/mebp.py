@@ -13,7 +13,7 @@ def _backward():
 MEBP = Record(
     name="mebp",
     description="keeps each block's input, re-runs the block and differentiates it automatically (Apple's baseline)",
-    kind=Rerun(_backward, rerun.mebp_backward),
+    kind=Rerun(_backward, rerun.mebp_backward, automatic=True),
     color=0,
     overhead_mb=23.0,
     options=BLOCKWISE,

@@ -15,7 +15,7 @@ def _rerun(keep_h: bool) -> Rerun:
 
         return partial(mesp.block_backward, keep_h=keep_h)
 
-    return Rerun(backward, partial(rerun.mesp_backward, keep_h=keep_h))
+    return Rerun(backward, partial(rerun.mesp_backward, keep_h=keep_h), keeps_h=keep_h)
 
 
 MESP = Record(

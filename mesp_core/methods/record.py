@@ -50,10 +50,14 @@ class Rerun:
     Attributes:
         backward: gives that backward, which needs MLX, when it is asked for.
         moments: what that backward holds, for the planner, beside the block's input, ∂L/∂y and weights.
+        automatic: whether it is MLX's own derivative of the block.
+        keeps_h: whether h = xA is kept from the re-run.
     """
 
     backward: Callable[[], "BlockBackward"]
     moments: Callable[[Sizes], list[Moment]]
+    automatic: bool = False
+    keeps_h: bool = False
     blockwise = True
     keeps = False
 

@@ -33,7 +33,8 @@ def _by_worth(sizes: Sizes, cost: Cost) -> list[str]:
     """What can be kept of a block, the most time saved a byte first."""
     activation = sizes.of_item(sizes.tokens, sizes.model.intermediate_size)
     nbytes = {ATTENTION: attended(sizes) + sizes.block_input, GATE: activation, UP: activation, SIGMA: activation}
-    return sorted(nbytes, key=lambda name: cost.saved[name] / nbytes[name], reverse=True)
+    saved = cost.saved
+    return sorted(nbytes, key=lambda name: saved[name] / nbytes[name], reverse=True)
 
 
 def _as_many_as_fit(keep: Keep, name: str, fits: Callable[[Keep], bool]) -> Keep:

@@ -1,4 +1,4 @@
-"""Plans: what a step of a method will need at its peak; with a budget, what lean keeps."""
+"""Plans: what a step of a method will need at its peak, and how long it will take; with a budget, what lean keeps."""
 
 import math
 import platform
@@ -9,11 +9,17 @@ from dataclasses import dataclass
 from mesp_core.errors import UsageError
 from mesp_core.lifetimes.keep import ACTIVATIONS, ATTENTION, GATE, SIGMA, SMALL_PART, UP, Keep
 from mesp_core.lifetimes.sizes import Sizes
+from mesp_core.machine import figures
+from mesp_core.machine.figures import Shapes
 from mesp_core.machine.memory import MB
+from mesp_core.machine.model import MachineModel
+from mesp_core.machine.recorded import has_gpu, nearest, recorded
 from mesp_core.methods.names import MethodSpec, parse_method
+from mesp_core.models.architecture import projection_path
 from mesp_core.models.checkpoint import Checkpoint
 from mesp_core.planner.budget import fastest
 from mesp_core.planner.cost import Cost
+from mesp_core.planner.step_work import StepWork
 from mesp_core.planner.steps import HELD, Phases, Step
 from mesp_core.settings.run_config import RunConfig
 
@@ -57,8 +63,8 @@ class Plan:
     """What one method will need.
 
     `keep` is what lean keeps (None for other methods), `inputs` where block inputs are: memory or disk.
-    `training_memory`: bytes of footprint that the run adds to a worker which has done nothing yet. `relative_time`: of a
-    step, to that of lean which keeps nothing; None for other methods, for which nothing is predicted.
+    `training_memory`: bytes of footprint that the run adds to a worker which has done nothing yet. `step_time_s`: of a step
+    on `machine`.
     """
 
     method: str
@@ -66,7 +72,8 @@ class Plan:
     keep: Keep | None
     inputs: str
     training_memory: int
-    relative_time: float | None
+    step_time_s: float
+    machine: MachineModel
 
     @property
     def allocator_peak(self) -> int:
@@ -104,10 +111,11 @@ class BudgetTooSmall(UsageError):
         self.smallest = smallest
 
 
-def plan(config: RunConfig, checkpoint: Checkpoint, method: str | None = None) -> Plan:
-    """What a step of `method` (default: the configuration's) will need.
+def plan(config: RunConfig, checkpoint: Checkpoint, method: str | None = None, machine: MachineModel | None = None) -> Plan:
+    """What a step of `method` (default: the configuration's) will need on `machine`: its memory and its time.
 
-    Every sample is taken to be `seq_len` long, and every token to have a label.
+    Every sample is taken to be `seq_len` long, and every token to have a label. Without a machine it is this one, as it was
+    measured before; nothing is measured now.
     For lean with a budget, the fastest plan whose peak is within it; block inputs go to disk where that helps, unless the
     method says where they are.
 
@@ -116,30 +124,46 @@ def plan(config: RunConfig, checkpoint: Checkpoint, method: str | None = None) -
     """
     spec = parse_method(method or config.method)
     kind = spec.record.kind
+    machine = machine or this_machine(config, checkpoint)
     mode = str(spec.option("weights")) if kind.blockwise else "resident"
-    if mode == "mapped" and not on_gpu():
+    if mode == "mapped" and not machine.gpu:
         mode = "streamed"  # as weights.py falls back
-    sizes = sizes_of(config, checkpoint, streamed=mode == "streamed")
-    step = Step(config, spec, sizes)
-    inputs = str(spec.option("inputs")) if kind.blockwise else "memory"
-    keep, relative_time = None, None
+    sizes = sizes_of(config, checkpoint, mode == "streamed", machine.gpu)
+    step, cost = Step(config, spec, sizes), Cost(StepWork(config, spec, sizes), machine)
+    keep, inputs = None, str(spec.option("inputs")) if kind.blockwise else "memory"
     if kind.keeps:
-        cost, keep = Cost(sizes), Keep(sizes.layers)
-        usual = cost.seconds(keep, "memory")
+        keep = Keep(sizes.layers)
         if spec.record.has_budget and spec.option("budget") is not None:
             places = [inputs] if "inputs" in spec.options else ["memory", "disk"]
             keep, inputs = _within_budget(spec, step, cost, places)
-        relative_time = cost.seconds(keep, inputs) / usual
-    phases = step.phases(keep, inputs)
-    return _plan(spec, phases, keep, inputs, relative_time, mode == "mapped")
+    return _plan(spec, step.phases(keep, inputs), keep, inputs, mode == "mapped", cost)
 
 
-def sizes_of(config: RunConfig, checkpoint: Checkpoint, streamed: bool = True) -> Sizes:
-    """What decides the size of a run's arrays; samples are taken to be `seq_len` long, and every token to have a label."""
-    gpu = on_gpu()
-    dtype = config.dtype
-    if dtype == "auto":
-        dtype = FLOATS[checkpoint.float_dtype] if gpu else "float32"
+def this_machine(config: RunConfig, checkpoint: Checkpoint) -> MachineModel:
+    """What was measured of this machine for such a model; else the recorded figures of the machine nearest to it."""
+    shapes = shapes_of(config, checkpoint)
+    return figures.cached(shapes) or nearest(shapes.dtype)
+
+
+def recorded_for(config: RunConfig, checkpoint: Checkpoint, name: str) -> MachineModel:
+    """A recorded machine, for the number type that activations have there. Raises UsageError for an unknown name."""
+    return recorded(name, shapes_of(config, checkpoint, has_gpu(name)).dtype)
+
+
+def shapes_of(config: RunConfig, checkpoint: Checkpoint, gpu: bool | None = None) -> Shapes:
+    """What a machine's figures for this run depend on. `gpu`: whether that machine has one; None: as this one."""
+    model, entry = checkpoint.architecture, checkpoint.linears[projection_path(0, "gate_proj")]
+    dtype = _dtype(config, checkpoint, on_gpu() if gpu is None else gpu)
+    tokens = Shapes.rounded(config.batch_size * config.seq_len)
+    return Shapes(model.hidden_size, model.intermediate_size, entry.bits, entry.group_size, dtype, tokens)
+
+
+def sizes_of(config: RunConfig, checkpoint: Checkpoint, streamed: bool = True, gpu: bool | None = None) -> Sizes:
+    """What decides the size of a run's arrays; samples are taken to be `seq_len` long, and every token to have a label.
+
+    `gpu`: whether MLX computes on one; None: as it does here.
+    """
+    gpu = on_gpu() if gpu is None else gpu
     quantized = gpu if config.kernel == "auto" else config.kernel == "quantized"
     return Sizes(
         checkpoint,
@@ -147,7 +171,7 @@ def sizes_of(config: RunConfig, checkpoint: Checkpoint, streamed: bool = True) -
         config.seq_len,
         config.rank,
         config.target_modules,
-        ITEM[dtype],
+        ITEM[_dtype(config, checkpoint, gpu)],
         ITEM[config.adapter_dtype],
         quantized,
         streamed,
@@ -159,9 +183,14 @@ def on_gpu() -> bool:
     return sys.platform == "darwin" and platform.machine() == "arm64"
 
 
-def _plan(
-    spec: MethodSpec, phases: Phases, keep: Keep | None, inputs: str, relative_time: float | None, mapped: bool
-) -> Plan:
+def _dtype(config: RunConfig, checkpoint: Checkpoint, gpu: bool) -> str:
+    """Of the activations."""
+    if config.dtype != "auto":
+        return config.dtype
+    return FLOATS[checkpoint.float_dtype] if gpu else "float32"
+
+
+def _plan(spec: MethodSpec, phases: Phases, keep: Keep | None, inputs: str, mapped: bool, cost: Cost) -> Plan:
     plans = []
     for name, moment in phases.items():
         parts = [Part(part, round(nbytes)) for part, nbytes in moment.items() if round(nbytes) > 0]
@@ -169,7 +198,8 @@ def _plan(
     # Pages of a mapped file count as allocated, but not in the footprint.
     most = max(sum(size for part, size in moment.items() if not (mapped and part == HELD)) for moment in phases.values())
     overhead = spec.record.overhead_mb * MB
-    return Plan(spec.key, tuple(plans), keep, inputs, round(most + overhead), relative_time)
+    training_memory = round(most + overhead)
+    return Plan(spec.key, tuple(plans), keep, inputs, training_memory, cost.seconds(keep, inputs), cost.machine)
 
 
 def _within_budget(spec: MethodSpec, step: Step, cost: Cost, places: Sequence[str]) -> tuple[Keep, str]:

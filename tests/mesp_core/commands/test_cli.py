@@ -144,11 +144,21 @@ class TestDoctor:
             assert verdict["quantized_matmul"] == "right" and verdict["backward_error"] <= 1e-5
         for word in ("blas", "meter", "thermal_state", "machine", "battery"):
             assert found[word]
+        assert found["speed"]["measured"] and found["speed"]["products"] > found["speed"]["exponentials"] > 0
 
     def test_it_tells(self, mesp):
         process = mesp("doctor")
         assert process.returncode == 0, process.stderr
-        for line in ("machine", "device", "blas", "frozen matmul", "memory meter", "quantized_matmul", "thermal state"):
+        for line in (
+            "machine",
+            "device",
+            "blas",
+            "frozen matmul",
+            "memory meter",
+            "quantized_matmul",
+            "thermal state",
+            "products",
+        ):
             assert f"\n{line}" in "\n" + process.stdout
 
     def test_where_mlx_does_not_run_it_says_why(self, mesp, tmp_path):

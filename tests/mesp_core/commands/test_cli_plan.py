@@ -1,8 +1,12 @@
 """`mesp plan` and `mesp train --budget` as a person or a program meets them."""
 
+import dataclasses
+
 import pytest
 
 from mesp_core.commands import cli, train
+from mesp_core.machine.figures import Shapes
+from mesp_core.machine.recorded import recorded
 from mesp_core.methods.names import parse_method
 
 ALL = ("mebp", "mesp", "mesp-store-h", "lean", "lean:inputs=disk", "autodiff", "autodiff:grad-checkpoint")
@@ -17,6 +21,15 @@ def run(capsys):
         return code, *capsys.readouterr()
 
     return start
+
+
+@pytest.fixture(autouse=True)
+def known_machine(monkeypatch):
+    """This machine's figures without measuring them; a list of what was asked for."""
+    asked = []
+    figures = dataclasses.replace(recorded("cpu2", "float32"), name="a known machine", source="measured", measured=True)
+    monkeypatch.setattr("mesp_core.commands.plan_report.ensure", lambda shapes, say: asked.append(shapes) or figures)
+    return asked
 
 
 class TestPlan:
@@ -37,7 +50,29 @@ class TestPlan:
                 assert sum(parts.values()) == pytest.approx(phases[name], abs=0.02)
             assert plan["training_memory_mb"] > plan["allocator_peak_mb"]
             assert plan["fits"] == (plan["training_memory_mb"] <= plan["machine_free_mb"])
-            assert (plan["relative_time"] is None) == (not plan["method"].startswith("lean"))
+            assert plan["step_time_s"] > 0
+            assert plan["machine"] == {"name": "a known machine", "source": "measured", "measured": True}
+
+    def test_this_machines_figures_are_those_of_the_models_shapes(self, run, known_machine):
+        code, out, err = run("plan", "--methods", "lean", "--seq-len", "60")
+        assert (code, err) == (0, "") and "time on a known machine, measured" in out
+        assert known_machine == [Shapes(hidden=256, intermediate=768, bits=4, group_size=64, dtype="float32", tokens=64)]
+
+    def test_another_machine_is_planned_for_as_it_computes_and_named(self, run, known_machine, strict_json):
+        code, out, _ = run("plan", "--methods", "lean", "--machine", "m4max")
+        assert code == 0 and "time on Apple M4 Max (40 GPU cores), recorded: published figures and estimates" in out
+        found = {}
+        for name in ("m1", "m4max", "cpu2"):
+            found[name] = strict_json(run("plan", "--methods", "mebp", "--machine", name, "--json")[1])
+        assert known_machine == []
+        assert not any(plan["machine"]["measured"] for plan in found.values())
+        assert found["m4max"]["step_time_s"] < found["m1"]["step_time_s"] < found["cpu2"]["step_time_s"]
+        # On a GPU activations are the checkpoint's bfloat16.
+        assert found["m1"]["allocator_peak_mb"] < found["cpu2"]["allocator_peak_mb"]
+
+    def test_an_unknown_machine_is_refused_with_those_there_are(self, run):
+        code, out, err = run("plan", "--machine", "m9000")
+        assert (code, out) == (2, "") and "m9000" in err and "m1, m1max" in err
 
     def test_a_budget_is_put_in_words(self, run):
         code, out, _ = run("plan", "--seq-len", "64", "--budget", "1 GB")
