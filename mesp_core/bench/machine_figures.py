@@ -65,12 +65,13 @@ def measure(shapes: Shapes) -> dict[str, Any]:
     """The fields of a MachineModel that are measured, by name. Runs MLX in this process."""
     import mlx.core as mx
 
+    from mesp_core.device.in_use import on_gpu
     from mesp_core.ops import exponential, frozen_matmul, pieces
     from mesp_core.ops.frozen_matmul import FrozenLinear
 
     mx.set_cache_limit(0)
-    on_cpu, dtype = exponential.on_cpu(), getattr(mx, shapes.dtype)
-    times = 1 if on_cpu else AT_ONCE
+    dtype = getattr(mx, shapes.dtype)
+    times = AT_ONCE if on_gpu() else 1
     tokens, hidden = shapes.tokens, shapes.hidden
     features = pieces.dequantized_rows(hidden)
     bits, group = shapes.bits or 4, shapes.group_size or 64
@@ -125,7 +126,7 @@ def measure(shapes: Shapes) -> dict[str, Any]:
     # Dequantised and multiplied -> dequantised, of which it is a tenth at least.
     multiplied_s = BLOCKS * w.size * tokens / found["products"]
     found["dequantized"] = BLOCKS * w.size / max(taken["dequantized"] - multiplied_s, 0.1 * taken["dequantized"])
-    return found | {"gpu": not on_cpu}
+    return found | {"gpu": on_gpu()}
 
 
 def _quantized(mx: Any, shapes: Shapes, bits: int, group: int, transpose: bool) -> tuple[float, Work]:

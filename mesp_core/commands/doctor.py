@@ -71,7 +71,7 @@ def _figure(name: str, value: str | int) -> str:
 
 def _speed(speed: dict[str, Any]) -> dict[str, str]:
     """The figures by which the planner foretells time, in shapes of Qwen2.5-0.5B."""
-    products = {name: f"{speed[name] / 1e9:,.3g}" for name in ("quantized_forward", "quantized_backward", "products")}
+    products = {name: f"{speed[name] / 1e9:,.4g}" for name in ("quantized_forward", "quantized_backward", "products")}
     return {
         "speed": f"{speed['source']}, in the shapes of Qwen2.5-0.5B",
         "waiting": f"{speed['wait_s'] * 1e6:.3g} µs for a blocking evaluation, {speed['submit_s'] * 1e6:.3g} µs to hand "

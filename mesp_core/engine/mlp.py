@@ -13,8 +13,7 @@ import mlx.core as mx
 from mesp_core.device.evaluation import piece, settle
 from mesp_core.engine.gradient_sums import Adapters, GradientSums
 from mesp_core.lifetimes.keep import ACTIVATIONS, SIGMA
-from mesp_core.ops import frozen_matmul, gated_mlp, lora_linear, pieces
-from mesp_core.ops.exponential import sigmoid
+from mesp_core.ops import exponential, frozen_matmul, gated_mlp, lora_linear, pieces
 from mesp_core.ops.frozen_matmul import FrozenLinear
 from mesp_core.ops.lora_linear import LoRA
 
@@ -82,7 +81,7 @@ def forward(
         settle(u1)
         u2 = _made(n, up, features, h_up, lora["up_proj"])
         settle(u2)
-        sigma = sigmoid(u1) if kept.keeps(SIGMA) else None
+        sigma = exponential.sigmoid(u1) if kept.keeps(SIGMA) else None
         a = gated_mlp.forward(u1, u2, sigma)
         keeping = kept.put(rows, features, gate=u1, up=u2, sigma=sigma)
         settle(keeping)

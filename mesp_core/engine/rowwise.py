@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 
 import mlx.core as mx
 
-from mesp_core.device.evaluation import joined, piece
+from mesp_core.device.evaluation import piece
+from mesp_core.device.gathered import Gathered
 from mesp_core.ops.pieces import TOKENS
 
 
@@ -16,12 +17,12 @@ def row_slices(tokens: int, at_once: int) -> Iterator[slice]:
 
 def rowwise(tokens: int, work: Callable[[slice], tuple[mx.array, ...]], at_once: int | None = None) -> tuple[mx.array, ...]:
     """`work(rows)` -> arrays of these rows, for all rows; each result is one array, evaluated."""
-    parts: list[list[mx.array]] = []  # of each result
+    results: list[Gathered] = []
     for rows in row_slices(tokens, at_once or TOKENS):
-        made = work(rows)
+        parts = work(rows)
+        results = results or [Gathered((tokens, *part.shape[1:]), part.dtype) for part in parts]
+        made = [result.put(rows, part) for result, part in zip(results, parts, strict=True)]
+        parts = None
         piece(made)
-        parts = parts or [[] for _ in made]
-        for of_result, part in zip(parts, made, strict=True):
-            of_result.append(part)
-        made = part = None
-    return tuple(joined(of_result) for of_result in parts)
+        made = None
+    return tuple(result.whole() for result in results)

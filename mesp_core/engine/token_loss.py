@@ -3,7 +3,8 @@
 import mlx.core as mx
 import numpy as np
 
-from mesp_core.device.evaluation import joined, piece, settle
+from mesp_core.device.evaluation import piece, settle
+from mesp_core.device.gathered import Gathered
 from mesp_core.engine import norm
 from mesp_core.engine.rowwise import row_slices
 from mesp_core.ops import cross_entropy, rms_norm
@@ -26,18 +27,19 @@ def loss_and_gradient(
         return mx.array(0.0), mx.zeros(shape, x.dtype)
     whole = len(labelled) == len(labels)
     total = mx.array(0.0)
-    parts: list[mx.array] = []  # of the labelled rows' gradient
+    gradient = Gathered((len(labelled), shape[-1]), x.dtype)
     for rows in row_slices(len(labelled), len(labelled) if full else TOKENS):
         xs = x[rows] if whole else x[mx.array(labelled[rows])]
         n = rms_norm.forward(xs, weight, eps)
         settle(xs, n)
         loss, dn = cross_entropy.forward_backward(n, labels[labelled[rows]], head, full)
         n = None
-        parts.append(norm.backward(dn, xs, weight, eps))
+        made = gradient.put(rows, norm.backward(dn, xs, weight, eps))
         dn = xs = None
         total = total + loss
-        piece(total, parts[-1])
-    g = joined(parts)
+        piece(total, made)
+        made = None
+    g = gradient.whole()
     if not whole:
         g = mx.zeros_like(x).at[mx.array(labelled)].add(g)
         piece(g)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from mesp_core.device.evaluation import joined, piece, settle
+from mesp_core.device.evaluation import piece, settle
 from mesp_core.device.fused import ATTENTION, one_kernel, own_kernel, trusted
+from mesp_core.device.gathered import Gathered
 from mesp_core.device.in_use import on_gpu
 from mesp_core.ops import exponential, pieces
 
@@ -123,9 +124,8 @@ def tiled_forward(
     """
     settle(q, k, v)
     tile = _Tile.of(q, k, tile_elements)
-    o, lse = _Outputs(q), _Outputs(mx.zeros((*q.shape[:3], 1)))
+    o, lse = _gathered(q.shape, q.dtype), _gathered((*q.shape[:3], 1), mx.float32)
     for share in _shares(q, k, lengths):
-        o_tiles, lse_tiles = [], []
         for rows in tile.queries(share.length):
             qt = share.stacked(_scaled(share.queries(q, rows), scale))
             largest = total = mean = None
@@ -147,13 +147,12 @@ def tiled_forward(
                 # Now, so that one tile's probabilities are gone before the next one's exist.
                 piece(largest, total, mean)
             mean, largest = _finished(mean, total, largest, q)
-            o_tiles.append(share.unstacked(mean, rows))
-            lse_tiles.append(share.unstacked(largest, rows))
+            place = share.samples, rows, share.heads
+            made = o.put(place, share.unstacked(mean, rows)), lse.put(place, share.unstacked(largest, rows))
             mean = largest = total = qt = None
-            piece(o_tiles[-1], lse_tiles[-1])
-        o.add(share, share.heads, o_tiles)
-        lse.add(share, share.heads, lse_tiles)
-    return o.whole(), lse.whole()[..., 0]
+            piece(made)
+            made = None
+    return o.whole().swapaxes(1, 2), lse.whole().swapaxes(1, 2)[..., 0]
 
 
 def tiled_backward(
@@ -173,10 +172,9 @@ def tiled_backward(
     g, q, k, v, o, lse = taken
     taken.clear()
     tile = _Tile.of(q, k, tile_elements)
-    dq, dk, dv = _Outputs(q), _Outputs(k), _Outputs(v)
+    dq, dk, dv = (_gathered(a.shape, a.dtype) for a in (q, k, v))
     for share in _shares(q, k, lengths):
-        dk_tiles, dv_tiles = (_Sums(share, tile, a) for a in (k, v))
-        dq_tiles = []
+        dk_tiles, dv_tiles = (_Sums(share, tile) for _ in (k, v))
         for rows in tile.queries(share.length):
             gt, qt = (share.stacked(_scaled(share.queries(a, rows), factor)) for a, factor in ((g, None), (q, scale)))
             delta = _product(gt, share.stacked(share.queries(o, rows))).sum(axis=-1, keepdims=True)
@@ -194,14 +192,23 @@ def tiled_backward(
                 ds = kt = vt = None
                 # Now, so that one tile's probabilities are gone before the next one's exist.
                 piece(dkt, dvt, dqt)
-            dq_tiles.append(share.unstacked(_cast_scaled(dqt, scale, q), rows))
+            made = dq.put((share.samples, rows, share.heads), share.unstacked(_cast_scaled(dqt, scale, q), rows))
             gt = qt = dqt = delta = norm = dkt = dvt = None
-            piece(dq_tiles[-1])
-        dq.add(share, share.heads, dq_tiles)
-        for whole, sums in ((dk, dk_tiles), (dv, dv_tiles)):
-            whole.add(share, share.kv_heads, sums.take())
+            piece(made)
+            made = None
+        for gathered, sums, like in ((dk, dk_tiles, k), (dv, dv_tiles, v)):
+            for keys, made in sums.taken():
+                made = made.swapaxes(1, 2).astype(like.dtype)
+                piece(gathered.put((share.samples, keys, share.kv_heads), made))
+                made = None
     g = q = k = v = o = lse = None
-    return tuple(whole.whole() for whole in (dq, dk, dv))
+    return tuple(gathered.whole().swapaxes(1, 2) for gathered in (dq, dk, dv))
+
+
+def _gathered(shape: tuple[int, ...], dtype: mx.Dtype) -> Gathered:
+    """For an array (B × heads × L × D) that is put together tile by tile, as B × L × heads × D."""
+    batch, heads, length, dims = shape
+    return Gathered((batch, length, heads, dims), dtype, axis=1)
 
 
 def _shares(q: mx.array, k: mx.array, lengths: Sequence[int] | None, one_sample: bool = True) -> Iterator[_Share]:
@@ -247,8 +254,8 @@ class _Tile:
 class _Sums:
     """∂K or ∂V of what is worked on, in float32: a sum for each tile of keys (b × k × keys × D)."""
 
-    def __init__(self, share: _Share, tile: _Tile, a: mx.array) -> None:
-        self._share, self._tile, self._dtype, self._longest = share, tile, a.dtype, a.shape[2]
+    def __init__(self, share: _Share, tile: _Tile) -> None:
+        self._share, self._tile = share, tile
         self._sums: list[mx.array | None] = [None] * -(-share.length // tile.at_once)
 
     def with_product(self, keys: slice, left: mx.array, right: mx.array) -> mx.array:
@@ -265,28 +272,10 @@ class _Sums:
         self._sums[number] = found
         return found
 
-    def take(self) -> list[mx.array]:
-        """The sums (b × keys × k × D) in the dtype of what they are for; nothing is left here."""
-        return [self._sums.pop(0).astype(self._dtype).swapaxes(1, 2) for _ in range(len(self._sums))]
-
-
-class _Outputs:
-    """An array like a (B × heads × L × D) that is put together share by share, as B × L × heads × D."""
-
-    def __init__(self, like: mx.array) -> None:
-        self._samples: dict[int, list[mx.array]] = {}
-        self._longest, self._dims, self._dtype = like.shape[2], like.shape[3], like.dtype
-
-    def add(self, share: _Share, heads: slice, tiles: list[mx.array]) -> None:
-        """The tiles (b × rows × heads × D) of a share, which are emptied; 0 for what its samples lack of the longest."""
-        if beyond := self._longest - share.length:
-            shape = (share.samples.stop - share.samples.start, beyond, heads.stop - heads.start, self._dims)
-            tiles.append(mx.zeros(shape, self._dtype))
-        self._samples.setdefault(share.samples.start, []).append(joined(tiles, axis=1))
-
-    def whole(self) -> mx.array:
-        """All of it, (B × heads × L × D); nothing is left here."""
-        return joined([joined(self._samples.pop(first), axis=2) for first in sorted(self._samples)]).swapaxes(1, 2)
+    def taken(self) -> Iterator[tuple[slice, mx.array]]:
+        """Each tile of keys and its sum, which is let go."""
+        for start, stop in pieces.ranges(self._share.length, self._tile.at_once):
+            yield slice(start, stop), self._sums.pop(0)
 
 
 def _mask(rows: slice, keys: slice, window: int | None) -> mx.array | None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from mesp_core.device.evaluation import joined, piece
+from mesp_core.device.evaluation import piece
+from mesp_core.device.gathered import Gathered
 from mesp_core.ops import frozen_matmul, pieces
 from mesp_core.ops.exponential import exp
 from mesp_core.ops.frozen_matmul import FrozenLinear
@@ -101,11 +102,12 @@ def _online(x: mx.array, targets: np.ndarray, head: Head) -> tuple[mx.array, mx.
 def _full(x: mx.array, targets: np.ndarray, head: Head) -> tuple[mx.array, mx.array]:
     """The same with all logits (R × vocab) at once."""
     chunks = head.chunks(x.shape[-1])
-    parts = []
+    gathered = Gathered((len(x), head.vocab_size), x.dtype, axis=-1)
     for start, stop in chunks:
-        parts.append(_capped(frozen_matmul.forward(x, head.part(start, stop)), head.softcap))
-        piece(parts[-1])
-    z = joined(parts, axis=-1)
+        part = _capped(frozen_matmul.forward(x, head.part(start, stop)), head.softcap)
+        piece(gathered.put((..., slice(start, stop)), part))
+        part = None
+    z = gathered.whole()
     picked = mx.take_along_axis(z, mx.array(targets)[:, None], axis=-1)
     largest = z.max(axis=-1, keepdims=True)
     p = exp(z - largest)

@@ -13,7 +13,8 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from mesp_core.device.evaluation import joined, piece
+from mesp_core.device.evaluation import piece
+from mesp_core.device.gathered import Gathered
 from mesp_core.ops import pieces
 
 
@@ -154,11 +155,12 @@ def _product(x: mx.array, linear: FrozenLinear) -> mx.array:
 
     if len(blocks) == 1:
         return outputs_of(slice(None))
-    parts = []
+    if linear.traced:  # in a whole graph nothing can be written in place
+        return mx.concatenate([outputs_of(slice(*block)) for block in blocks], axis=-1)
+    y = Gathered((*x.shape[:-1], linear.out_features), x.dtype, axis=-1)
     for start, stop in blocks:
-        parts.append(outputs_of(slice(start, stop)))
-        _settle(parts[-1], linear)
-    return mx.concatenate(parts, axis=-1) if linear.traced else joined(parts, axis=-1)
+        piece(y.put((..., slice(start, stop)), outputs_of(slice(start, stop))))
+    return y.whole()
 
 
 def _differentiable(x: mx.array, linear: FrozenLinear) -> mx.array:

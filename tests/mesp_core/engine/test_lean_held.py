@@ -87,10 +87,10 @@ def test_a_blocks_own_are_gone_before_its_attention_goes_backward(held, monkeypa
     """There stand q, k, v, o, their gradient, x and g: neither x₂ nor what was kept of the MLP."""
     sizes, right = [], attention.tiled_backward
 
-    def watched(*arguments):
+    def watched(*arguments, **named):
         mx.synchronize()
         sizes.append(mx.get_active_memory())
-        return right(*arguments)
+        return right(*arguments, **named)
 
     monkeypatch.setattr(attention, "tiled_backward", watched)
     start = mx.get_active_memory()

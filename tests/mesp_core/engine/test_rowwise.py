@@ -1,7 +1,5 @@
 """Rows in pieces give what all rows at once give, each row once, in order."""
 
-from itertools import pairwise
-
 import mlx.core as mx
 import pytest
 
@@ -41,7 +39,7 @@ def test_the_usual_size_is_looked_up_at_each_call(monkeypatch):
 
 
 def test_a_piece_is_gone_before_the_next_is_made(exact_memory):
-    """Of 8 pieces of 1 MB each, only results are kept, and when they are joined nothing else exists."""
+    """Of 8 pieces of 1 MB each, one exists beside the result."""
     piece = 2**20
     held = []
 
@@ -54,6 +52,6 @@ def test_a_piece_is_gone_before_the_next_is_made(exact_memory):
     start = mx.get_active_memory()
     mx.reset_peak_memory()
     (whole,) = rowwise(8, work, 1)
-    assert mx.get_peak_memory() - start <= 2 * 8 * piece + 4096
-    assert [after - before for before, after in pairwise(held)] == [piece] * 7
+    assert mx.get_peak_memory() - start <= 8 * piece + 1.5 * piece
+    assert held[1:] == [held[1]] * 7  # the result alone
     assert mx.array_equal(whole, mx.ones_like(whole))
