@@ -1,7 +1,7 @@
 """What a GPU does in one kernel, and whether it is trusted to.
 
-A fused kernel saves launches and memory, and can be wrong on one device, so each kind is tried before it is used
-(ops/fused_check.py). A kind that failed is not trusted: everybody who asks here then takes the plain way.
+A fused kernel saves launches and memory, and can be wrong on one device. A kind that was found wrong is not trusted:
+everybody who asks here then takes the plain way.
 """
 
 from collections.abc import Callable, Iterable
