@@ -12,12 +12,13 @@ from mesp_core.machine.device import battery, describe_machine, thermal_state
 from mesp_core.machine.figures import Shapes
 from mesp_core.machine.footprint import meter_name, read_footprint
 from mesp_core.machine.memory import MB, machine_memory
+from mesp_core.models.synthetic import GEOMETRIES
 from mesp_core.processes.child_side import Request, Say, serve
 from mesp_core.processes.parent_side import ask
 from mesp_core.processes.start import blas_for_child
 
 TOKENS = 128  # of the kernel check, and of the matrices with which speed is measured
-SHAPES = (896, 4864, 4, 64)  # hidden and intermediate size, bits and group size of Qwen2.5-0.5B in 4 bits
+GEOMETRY, BITS, GROUP_SIZE = GEOMETRIES["qwen2.5-0.5b"], 4, 64  # of these matrices
 
 
 def examine(say: Callable[[str], None]) -> dict[str, Any]:
@@ -29,7 +30,8 @@ def examine(say: Callable[[str], None]) -> dict[str, Any]:
     blas, sentence = blas_for_child()
     measured = ask("mesp_core.bench.doctor", {}, "MLX does not run here", blas=blas)
     dtype = "bfloat16" if "gpu" in measured["device"] else "float32"
-    speed = ensure(Shapes(*SHAPES, dtype, Shapes.rounded(TOKENS)), say)
+    sizes = GEOMETRY["hidden_size"], GEOMETRY["intermediate_size"]
+    speed = ensure(Shapes(*sizes, BITS, GROUP_SIZE, dtype, Shapes.rounded(TOKENS)), say)
     total, available = machine_memory()
     level = battery()
     return {

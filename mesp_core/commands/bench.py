@@ -1,7 +1,6 @@
 """The command `mesp bench`. What it needs is imported when it runs."""
 
 import argparse
-import sys
 
 from mesp_core.commands.command import Commands, add_command
 from mesp_core.commands.terminal import Terminal
@@ -55,12 +54,12 @@ def run(options: argparse.Namespace) -> int:
     results: list[Result] = []
     try:
         with Terminal(options.json) as terminal:
-            for result in measure(rows, options.steps, _say, terminal.progress):
+            for result in measure(rows, options.steps, terminal.note, terminal.progress):
                 results.append(result)
                 if options.json:
                     terminal.json(to_dict(result))
                 else:
-                    _say(in_words(result))
+                    terminal.note(in_words(result))
     finally:
         if results and not options.json:
             show(results)
@@ -73,14 +72,10 @@ def _plan(options: argparse.Namespace) -> int:
 
     with Terminal(options.json) as terminal:
         found = []
-        for step_time in compare(options.steps, _say):
+        for step_time in compare(options.steps, terminal.note):
             found.append(step_time)
             if options.json:
                 terminal.json(step_time.to_dict())
         if not options.json:
             show_step_times(found)
     return 0 if all(step_time.ok for step_time in found) else 1
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

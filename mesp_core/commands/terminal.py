@@ -69,7 +69,7 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """Print a line beside the results, on stderr."""
-        self._err.print(text, markup=False)
+        self._err.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def draw(self, table: Table) -> None:
         """Print a table."""

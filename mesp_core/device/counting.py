@@ -21,8 +21,9 @@ FREE = {
     "NumberOfElements",
     "Squeeze",
     "StopGradient",
+    "Unflatten",
+    "View",
 }
-FREE |= {"Unflatten", "View"}
 # Free as well, but what they leave is not contiguous, so that a reshape of it has to copy.
 STRIDED = {"AsStrided", "Broadcast", "Slice", "Split", "Transpose"}
 

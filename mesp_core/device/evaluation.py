@@ -8,8 +8,8 @@ pieces of work, two of which may be under way: one that runs and one behind it. 
     settle   a point within a piece at which the CPU saves memory; a GPU goes on
     needed   the values are about to be read: everything is waited for
 
-A GPU may hold what a piece reads until a little after the piece is done. So nothing here or in who calls relies on an array
-being written in place: what is gathered is a list of parts, which `joined` puts together.
+A GPU may hold what a piece reads until a little after the piece is done. So nobody relies on an array being written in place
+there, see gathered.py.
 """
 
 from collections import deque

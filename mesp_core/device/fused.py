@@ -12,9 +12,8 @@ import mlx.core as mx
 from mesp_core.device import counting
 from mesp_core.device.in_use import on_gpu
 
-# MLX's own kernels for attention, norms and rotations; and chains of elementwise operations that mx.compile makes one of.
-ATTENTION, NORM, ROPE, ELEMENTWISE = "attention", "norm", "rope", "elementwise"
-KINDS = (ATTENTION, NORM, ROPE, ELEMENTWISE)
+# MLX's own kernels for attention and norms; and chains of elementwise operations that mx.compile makes one of.
+ATTENTION, NORM, ELEMENTWISE = "attention", "norm", "elementwise"
 
 _distrusted: set[str] = set()
 

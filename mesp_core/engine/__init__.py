@@ -8,6 +8,7 @@ The rules of memory that every file in here keeps:
   called `taken`, which it empties. What a forward leaves for a backward is an object whose fields the backward empties.
 * An array is evaluated where that lets something else go: at the end of a stage, or of a piece of rows, tiles or features,
   and through device/evaluation.py alone. Never by habit. Nothing is evaluated in a function that MLX differentiates.
-* Nothing is written in place: a GPU may hold what it read a little longer. What is gathered is a list of parts, joined once.
+* What is made part by part is put together by device/gathered.py. Nothing else is written in place: a GPU may hold what it
+  read a little longer.
 * Only `block_inputs.py`, and what `Keep` names, hold arrays from the forward to the backward. Nothing is held across steps.
 """

@@ -174,7 +174,7 @@ def tiled_backward(
     tile = _Tile.of(q, k, tile_elements)
     dq, dk, dv = (_gathered(a.shape, a.dtype) for a in (q, k, v))
     for share in _shares(q, k, lengths):
-        dk_tiles, dv_tiles = (_Sums(share, tile) for _ in (k, v))
+        dk_tiles, dv_tiles = _Sums(share, tile), _Sums(share, tile)
         for rows in tile.queries(share.length):
             gt, qt = (share.stacked(_scaled(share.queries(a, rows), factor)) for a, factor in ((g, None), (q, scale)))
             delta = _product(gt, share.stacked(share.queries(o, rows))).sum(axis=-1, keepdims=True)

@@ -152,11 +152,18 @@ def test_the_last_interval_of_a_process_that_ended_is_not_exact(process, monkeyp
 
 
 class SlowWakes:
-    """A clock for the meter on which every wait takes 7 ms longer than asked for, and nothing else takes time."""
+    """A clock for the meter on which every wait takes 7 ms longer than asked for, and nothing else takes time.
+
+    `times`: when the meter read the footprint, in seconds from the start.
+    """
 
     def __init__(self, monkeypatch, until_s):
-        self.now = 100.0
+        self.now, self.times = 100.0, []
         clock = self
+
+        def read(pid):
+            self.times.append(self.now - 100)
+            return Footprint(0, None, 0)
 
         class LateEvent(threading.Event):
             def wait(self, timeout):
@@ -166,40 +173,28 @@ class SlowWakes:
         monkeypatch.setattr(meter_module, "time", SimpleNamespace(monotonic=lambda: self.now))
         names = {name: getattr(threading, name) for name in ("Lock", "Thread", "current_thread")}
         monkeypatch.setattr(meter_module, "threading", SimpleNamespace(**names, Event=LateEvent))
+        monkeypatch.setattr(meter_module, "read_footprint", read)
 
 
 def test_sampling_is_at_50_hz_and_late_wakes_do_not_add_up(monkeypatch):
     clock = SlowWakes(monkeypatch, until_s=10)
-    times = []
-
-    def read(pid):
-        times.append(clock.now - 100)
-        return Footprint(0, None, 0)
-
-    monkeypatch.setattr(meter_module, "read_footprint", read)
     meter = Meter(1)
     meter.start()
     wait_until(lambda: not sampling_thread(1))
-    assert times[0] == 0
-    assert times[1:] == pytest.approx([0.02 * k + 0.007 for k in range(1, 500)])
+    assert clock.times[0] == 0
+    assert clock.times[1:] == pytest.approx([0.02 * k + 0.007 for k in range(1, 500)])
 
 
 def test_samples_missed_by_a_slow_callback_are_skipped(monkeypatch):
     clock = SlowWakes(monkeypatch, until_s=1)
-    times = []
-
-    def read(pid):
-        times.append(clock.now - 100)
-        return Footprint(0, None, 0)
 
     def on_sample(t_s, held):
         clock.now += 0.19
 
-    monkeypatch.setattr(meter_module, "read_footprint", read)
     meter = Meter(1, on_sample, report_every_s=0)
     meter.start()
     wait_until(lambda: not sampling_thread(1))
-    assert all(later - earlier > 0.19 for earlier, later in itertools.pairwise(times))
+    assert all(later - earlier > 0.19 for earlier, later in itertools.pairwise(clock.times))
 
 
 def test_real_time_sampling(readings):
